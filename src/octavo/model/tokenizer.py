@@ -1,0 +1,112 @@
+"""Text to tokens and back, with the chat template and the document boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import Any
+
+from octavo.errors import InvalidRequest
+from octavo.model.chat import ChatTemplate, Message, Piece
+from octavo.model.detokenizer import Detokenizer, Spelling
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer:
+    """One model's tokenizer.
+
+    Control tokens (`<|im_end|>`, ...) count as such only where the caller writes tokens himself: in raw
+    prompts and in the template. Inside chat messages and documents they are ordinary text.
+
+    eos_ids     tokens that end an answer
+    bos_id      the token that starts a text; None where the model wants none
+    """
+
+    def __init__(self, backend: Any, *, eos_ids: Iterable[int] = ()) -> None:
+        self._backend = backend
+        self._lock = Lock()  # the backend's treatment of control tokens is a switch all threads share
+        self._spelling = Spelling(backend)
+        self._prefix = self._start_tokens()
+        self._template = ChatTemplate(backend) if backend.chat_template else None
+        own = [backend.eos_token_id] if backend.eos_token_id is not None else []
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys([*eos_ids, *own]))
+        self.bos_id: int | None = self._prefix[0] if self._prefix else backend.bos_token_id
+        self.vocab_size: int = len(backend)
+
+    @property
+    def has_chat(self) -> bool:
+        """Whether the model has a chat template."""
+        return self._template is not None
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The tokens of a raw prompt, control tokens included; `special` starts it with BOS where wanted."""
+        return [*(self._prefix if special else ()), *self._plain(text, control=True)]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of `tokens`; special tokens have none."""
+        detokenizer = self.stream()
+        text = detokenizer.extend(tokens) + detokenizer.flush()
+        return text.removeprefix(" ") if self._spelling.strips_first else text
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that `token` spells; none for special tokens."""
+        return self._spelling[token]
+
+    def stream(self) -> Detokenizer:
+        """A detokenizer for one answer."""
+        return Detokenizer(self._spelling)
+
+    def chat(self, messages: Sequence[Message], *, continue_final: bool = False) -> list[int]:
+        """The tokens of a conversation and the opening of the answer.
+
+        `continue_final` leaves the last message open instead, for the model to go on with.
+        """
+        return self._encode(self._chat().render(messages, continue_final=continue_final))
+
+    def document(self, text: str, *, raw: bool) -> list[int]:
+        """The tokens that a document's readers share: what precedes it, and its text as one unit.
+
+        With a chat template the document opens the user's turn.
+        """
+        if not text:
+            raise InvalidRequest("the document is empty; give it at least one character")
+        if raw or self._template is None:
+            return [*self._prefix, *self._plain(text, control=False)]
+        return self._encode(self._template.document(text))
+
+    def after_document(self, prompt: str | Sequence[Message], *, raw: bool) -> list[int]:
+        """The tokens that follow a document: the instruction, the end of the turn, the answer's opening.
+
+        A system message cannot precede a shared document, so it stands at the start of the instruction.
+        """
+        if isinstance(prompt, str) and (raw or self._template is None):
+            return self._plain(prompt, control=True)
+        if raw:
+            raise InvalidRequest("a raw document is followed by text, not by chat messages; give one string")
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return self._encode(self._chat().after_document(messages))
+
+    def _chat(self) -> ChatTemplate:
+        if self._template is None:
+            raise InvalidRequest("this model has no chat template; send one text instead of messages")
+        return self._template
+
+    def _encode(self, pieces: Sequence[Piece]) -> list[int]:
+        return [token for text, control in pieces for token in self._plain(text, control=control)]
+
+    def _plain(self, text: str, *, control: bool) -> list[int]:
+        with self._lock:
+            encoded = self._backend(
+                text, add_special_tokens=False, split_special_tokens=not control, verbose=False
+            )
+        return list(encoded["input_ids"])
+
+    def _start_tokens(self) -> tuple[int, ...]:
+        """What the model wants before any text, usually BOS; an EOS that some add behind is left out."""
+        bare = self._plain("a", control=True)
+        full = list(self._backend("a")["input_ids"])
+        for start in range(len(full) - len(bare) + 1):
+            if full[start : start + len(bare)] == bare:
+                return tuple(full[:start])
+        return ()
