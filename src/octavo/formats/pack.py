@@ -1,0 +1,136 @@
+"""Codes of 2 to 8 bits as bytes, and the order in which a warp owns the values of a page.
+
+rows   Adjacent channels of a token form a group whose codes make one index, first code lowest
+       (GROUPS). The low bytes of all groups come first, token by token; the bits above 8 follow as
+       narrower fields of whole bytes: byte j of a row holds groups j, j + m, j + 2m, ... of m bytes a
+       row, first lowest. One table lookup then turns an index into a group's values.
+tile   The words each lane of the decode kernel loads, 16 bytes a lane at a time.
+
+Eight-bit codes are signed bytes (two's complement) seen as uint8.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from octavo.errors import InvalidRequest
+from octavo.formats.base import PAGE, Layout, Side
+
+__all__ = ["GROUPS", "LANES", "TILE_HEAD_DIMS", "expand_rows", "lane_order", "pack", "unpack"]
+
+LANES = 32
+"""Threads of a warp."""
+
+TILE_HEAD_DIMS = (64, 128, 256, 512)
+"""Head dims the decode kernel's tiles cover."""
+
+GROUPS = {2: 4, 3: 4, 4: 2, 5: 2, 6: 2, 8: 1}
+"""Codes of one index, by bits of a code."""
+
+
+def pack(codes: Tensor, bits: int, side: Side, layout: Layout) -> Tensor:
+    """codes uint8 [N, S, D] below 2^bits → uint8 [N, S * D * bits // 8]."""
+    if layout == "tile":
+        return _pack_tile(codes, bits, side)
+    return _pack_rows(codes, bits)
+
+
+def unpack(data: Tensor, bits: int, head_dim: int, side: Side, layout: Layout) -> Tensor:
+    """The codes uint8 [N, S, D] that `pack` was given."""
+    if layout == "tile":
+        return _unpack_tile(data, bits, head_dim, side)
+    if bits == 8:
+        return data.view(-1, PAGE, head_dim)
+    return expand_rows(data, bits, head_dim, tuple(range(1 << bits))).view(torch.uint8)
+
+
+@cache
+def lane_order(head_dim: int, side: Side) -> Tensor:
+    """Flat positions token * D + channel of the values each lane of the warp owns: int64 [32, 2 D].
+
+    Lane 4c + t of a key page owns D/4 adjacent channels from t D/4 of the eight tokens
+    16 (c // 2) + 2j + c % 2; of a value page the tokens 16t to 16t + 15 of every channel c + 8m.
+    Both follow the B operand of mma.m16n8k32 (PTX ISA, fragments of .s8 matrices).
+    """
+    check_tile(head_dim)
+    lane = torch.arange(LANES)
+    c, t = lane // 4, lane % 4
+    if side == "k":
+        token = (16 * (c // 2) + c % 2)[:, None] + 2 * torch.arange(8)
+        channel = (t * head_dim // 4)[:, None] + torch.arange(head_dim // 4)
+        return (token[:, :, None] * head_dim + channel[:, None, :]).flatten(1)
+    token = (16 * t)[:, None] + torch.arange(16)
+    channel = c[:, None] + 8 * torch.arange(head_dim // 8)
+    return (token[:, None, :] * head_dim + channel[:, :, None]).flatten(1)
+
+
+def check_tile(head_dim: int) -> None:
+    """Raise InvalidRequest where the tile layout does not exist."""
+    if head_dim not in TILE_HEAD_DIMS:
+        known = ", ".join(map(str, TILE_HEAD_DIMS))
+        raise InvalidRequest(f"no tile layout for head_dim {head_dim} (there is for {known}); use rows")
+
+
+def _pack_rows(codes: Tensor, bits: int) -> Tensor:
+    group = GROUPS[bits]
+    parts = codes.reshape(len(codes), PAGE, -1, group).to(torch.int32)
+    index = parts[..., 0].clone()
+    for i in range(1, group):
+        index |= parts[..., i] << (bits * i)
+    low = (index & 255).to(torch.uint8).flatten(1)
+    spare = bits * group - 8
+    if not spare:
+        return low
+    fields = (index >> 8).view(len(codes), PAGE, 8 // spare, -1)
+    high = fields[..., 0, :].clone()
+    for i in range(1, 8 // spare):
+        high |= fields[..., i, :] << (spare * i)
+    return torch.cat((low, high.to(torch.uint8).flatten(1)), -1)
+
+
+def _row_indices(data: Tensor, bits: int, head_dim: int) -> Tensor:
+    """The index of every group: int32 [N, S, D / group]."""
+    groups = head_dim // GROUPS[bits]
+    low = data[:, : PAGE * groups].view(-1, PAGE, groups).to(torch.int32)
+    spare = bits * GROUPS[bits] - 8
+    if not spare:
+        return low
+    high = data[:, PAGE * groups :].view(-1, PAGE, groups * spare // 8)
+    mask = (1 << spare) - 1
+    fields = torch.cat([(high >> (spare * i)) & mask for i in range(8 // spare)], -1)
+    return low.add_(fields.to(torch.int32), alpha=256)
+
+
+def expand_rows(data: Tensor, bits: int, head_dim: int, values: tuple[int, ...]) -> Tensor:
+    """values[code], each in -128..127, of every code below 8 bits of a rows-packed page: int8 [N, S, D].
+
+    A lookup yields two or four values at once, which is what makes reading a page on the CPU cheap.
+    """
+    if bits == 4:  # two groups a lookup: 16-bit words, little-endian
+        index, group = data.contiguous().view(torch.uint16).to(torch.int32), 4
+    else:
+        index, group = _row_indices(data, bits, head_dim), GROUPS[bits]
+    table = _group_table(values, bits, group, data.device)
+    return torch.index_select(table, 0, index.flatten()).view(torch.int8).view(-1, PAGE, head_dim)
+
+
+@cache
+def _group_table(values: tuple[int, ...], bits: int, group: int, device: torch.device) -> Tensor:
+    """The `group` one-byte values of every index, as one wide integer each: [2^(bits * group)]."""
+    index = torch.arange(1 << (bits * group))
+    codes = torch.stack([(index >> (bits * i)) & ((1 << bits) - 1) for i in range(group)], -1)
+    table = torch.tensor(values, dtype=torch.int8)[codes]
+    return table.view({2: torch.int16, 4: torch.int32}[group]).flatten().to(device)
+
+
+def _pack_tile(codes: Tensor, bits: int, side: Side) -> Tensor:
+    check_tile(codes.shape[-1])
+    raise NotImplementedError
+
+
+def _unpack_tile(data: Tensor, bits: int, head_dim: int, side: Side) -> Tensor:
+    check_tile(head_dim)
+    raise NotImplementedError
