@@ -103,7 +103,7 @@ def tiny(family: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
     with torch.no_grad():
         for _, parameter in sorted(model.named_parameters()):
             _randomise(parameter, generator)
-    return model.eval()  # type: ignore[no-any-return]
+    return model.eval()
 
 
 def _randomise(parameter: Tensor, generator: torch.Generator) -> None:

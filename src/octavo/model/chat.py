@@ -78,7 +78,7 @@ class ChatTemplate:
         return {**message, "content": self._hold(message["content"], held)}
 
     def _hold(self, text: str, held: list[str]) -> str:
-        """`text` with control tokens (and marker signs) replaced by markers; what stood there joins `held`."""
+        """`text` with control tokens (and marker signs) replaced by markers; the originals join `held`."""
 
         def mark(match: re.Match[str]) -> str:
             held.append(match.group())
