@@ -8,7 +8,7 @@ from torch import Tensor
 from octavo.errors import unknown
 from octavo.formats.base import PAGE, Layout
 
-__all__ = ["GAIN_RULES", "fit_gain", "gain_span", "load_gains", "store_gains"]
+__all__ = ["GAIN_RULES", "fit_gain", "gain_span", "load_gains", "root_mean_square", "store_gains"]
 
 GAIN_RULES = ("norm", "mmse", "unbiased")
 
@@ -35,6 +35,11 @@ def fit_gain(x: Tensor, c: Tensor, rule: str) -> Tensor:
     if rule == "unbiased":
         return safe_ratio(x.square().sum(-1, keepdim=True), xc)
     raise unknown("gain rule", rule, GAIN_RULES)
+
+
+def root_mean_square(x: Tensor) -> Tensor:
+    """Over the last axis, [..., 1]; at least 1e-20, so that zeros stay zeros when divided by it."""
+    return x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-20)
 
 
 def safe_ratio(top: Tensor, bottom: Tensor) -> Tensor:

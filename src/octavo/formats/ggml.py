@@ -14,7 +14,7 @@ from torch import Tensor
 
 from octavo.formats.base import PAGE, Format, Layout, Side
 from octavo.formats.gains import load_gains, store_gains
-from octavo.formats.pack import expand_rows, pack, unpack
+from octavo.formats.pack import pack, read_values, unpack
 
 __all__ = ["GGML"]
 
@@ -102,9 +102,8 @@ class Symmetric(Blocks):
         return codes.clamp_(max=2 * self.middle - 1), [d]
 
     def values(self, data: Tensor, head_dim: int, side: Side, layout: Layout) -> Tensor:
-        if layout == "rows":
-            return expand_rows(data, self.bits, head_dim, tuple(range(-self.middle, self.middle)))
-        return unpack(data, self.bits, head_dim, side, layout).view(torch.int8) - self.middle
+        whole = tuple(range(-self.middle, self.middle))
+        return read_values(data, self.bits, head_dim, side, layout, whole)
 
 
 class WithMinimum(Blocks):

@@ -19,7 +19,7 @@ from torch import Tensor
 from octavo.errors import InvalidRequest
 from octavo.formats.base import PAGE, Layout, Side
 
-__all__ = ["GROUPS", "LANES", "TILE_HEAD_DIMS", "expand_rows", "lane_order", "pack", "unpack"]
+__all__ = ["GROUPS", "LANES", "TILE_HEAD_DIMS", "lane_order", "pack", "read_values", "unpack"]
 
 LANES = 32
 """Threads of a warp."""
@@ -43,8 +43,18 @@ def unpack(data: Tensor, bits: int, head_dim: int, side: Side, layout: Layout) -
     if layout == "tile":
         return _unpack_tile(data, bits, head_dim, side)
     if bits == 8:
-        return data.view(-1, PAGE, head_dim)
-    return expand_rows(data, bits, head_dim, tuple(range(1 << bits))).view(torch.uint8)
+        return data.reshape(-1, PAGE, head_dim)
+    return _expand_rows(data, bits, head_dim, tuple(range(1 << bits))).view(torch.uint8)
+
+
+def read_values(
+    data: Tensor, bits: int, head_dim: int, side: Side, layout: Layout, values: tuple[int, ...]
+) -> Tensor:
+    """values[code], each in -128..127, of every code of a packed page: int8 [N, S, D]."""
+    if layout == "rows" and bits < 8:
+        return _expand_rows(data, bits, head_dim, values)
+    codes = unpack(data, bits, head_dim, side, layout)
+    return torch.tensor(values, dtype=torch.int8, device=data.device)[codes.to(torch.int32)]
 
 
 @cache
@@ -104,11 +114,8 @@ def _row_indices(data: Tensor, bits: int, head_dim: int) -> Tensor:
     return low.add_(fields.to(torch.int32), alpha=256)
 
 
-def expand_rows(data: Tensor, bits: int, head_dim: int, values: tuple[int, ...]) -> Tensor:
-    """values[code], each in -128..127, of every code below 8 bits of a rows-packed page: int8 [N, S, D].
-
-    A lookup yields two or four values at once, which is what makes reading a page on the CPU cheap.
-    """
+def _expand_rows(data: Tensor, bits: int, head_dim: int, values: tuple[int, ...]) -> Tensor:
+    """values[code] through tables that yield two or four at once, which makes a page cheap on the CPU."""
     if bits == 4:  # two groups a lookup: 16-bit words, little-endian
         index, group = data.contiguous().view(torch.uint16).to(torch.int32), 4
     else:
