@@ -1,0 +1,127 @@
+"""The samples of one request, generated together and merged into one stream of deltas."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from octavo.engine.requests import Delta, FinishReason, Prompt, Sampling, TokenLogprob, Usage
+from octavo.errors import EngineStopped
+from octavo.server.service import Service
+
+__all__ = ["Answer", "Generation", "Sample", "collect"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One completion asked for: sample after sample of the first prompt, then of the second, …"""
+
+    prompt: Prompt
+    sampling: Sampling
+
+
+@dataclass
+class Answer:
+    """A sample's deltas put together."""
+
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish: FinishReason | None = None
+
+
+class Generation:
+    """Samples of one HTTP request. All enter the engine at once, so that it computes what they share once."""
+
+    def __init__(
+        self, service: Service, samples: Sequence[Sample], *, per_prompt: int, document: str | None, raw: bool
+    ) -> None:
+        self.service, self.samples, self.per_prompt = service, samples, per_prompt
+        self.document, self.raw = document, raw
+        self.usages: list[Usage | None] = [None] * len(samples)
+        self.started = time.perf_counter()
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
+        """(sample index, delta) as they come, until every sample has finished.
+
+        The first error of any sample ends all. Closing this generator aborts what still runs and frees its
+        pages.
+        """
+        queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue()
+        pumps = [asyncio.create_task(self._pump(n, queue)) for n in range(len(self.samples))]
+        running = len(pumps)
+        try:
+            while running:
+                index, item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    running -= 1
+                else:
+                    yield index, item
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _pump(self, index: int, queue: asyncio.Queue[tuple[int, Delta | Exception | None]]) -> None:
+        """Moves one sample's deltas to `queue`, then None, or the error that ended it."""
+        try:
+            async for delta in self._one(index):
+                queue.put_nowait((index, delta))
+            queue.put_nowait((index, None))
+        except Exception as error:
+            queue.put_nowait((index, error))
+
+    async def _one(self, index: int) -> AsyncGenerator[Delta, None]:
+        """One sample's deltas, the last of which finishes it; anything else is an error."""
+        sample, last = self.samples[index], self.started
+        stream = self.service.worker.stream(
+            sample.prompt, sample.sampling, document=self.document, raw=self.raw
+        )
+        async with aclosing(stream):
+            async for delta in stream:
+                if delta.error is not None:
+                    raise delta.error
+                if delta.finish in ("abort", "error"):
+                    break
+                last = self._count(index, delta, last)
+                yield delta
+                if delta.finish is not None:
+                    return
+        raise EngineStopped("the engine ended this request before it was complete; send it again later")
+
+    def _count(self, index: int, delta: Delta, last: float) -> float:
+        """Notes usage and latencies; returns the time of the newest token, in seconds."""
+        first = self.usages[index] is None
+        self.usages[index] = delta.usage
+        if not delta.tokens:
+            return last
+        now = time.perf_counter()
+        self.service.metrics.tokens(now - last, len(delta.tokens), first=first)
+        return now
+
+    def usage(self) -> Usage:
+        """Tokens of the whole request. A prompt counts once, however many samples read it, and its tokens
+        count as cached when no sample computed them."""
+        prompt = cached = 0
+        for start in range(0, len(self.usages), self.per_prompt):
+            known = [usage for usage in self.usages[start : start + self.per_prompt] if usage]
+            prompt += max((usage.prompt_tokens for usage in known), default=0)
+            cached += min((usage.cached_tokens for usage in known), default=0)
+        made = sum(usage.completion_tokens for usage in self.usages if usage)
+        return Usage(prompt, cached, made)
+
+
+async def collect(generation: Generation) -> list[Answer]:
+    """All samples, complete."""
+    answers = [Answer() for _ in generation.samples]
+    async with aclosing(generation.deltas()) as deltas:
+        async for index, delta in deltas:
+            answer = answers[index]
+            answer.text += delta.text
+            answer.logprobs.extend(delta.logprobs)
+            answer.finish = delta.finish
+    return answers
