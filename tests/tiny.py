@@ -101,7 +101,9 @@ def tiny(family: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for _, parameter in sorted(model.named_parameters()):
+        for name, parameter in sorted(model.named_parameters()):
+            if parameter.ndim == 1 and "norm" not in name:  # the library leaves some of them uninitialised
+                parameter.zero_()
             _randomise(parameter, generator)
     return model.eval()
 

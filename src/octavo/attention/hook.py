@@ -1,0 +1,120 @@
+"""The attention function Transformers calls in every layer, in place of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from octavo.attention.dispatch import Backend
+from octavo.formats.base import PAGE
+from octavo.model.shape import ModelShape
+from octavo.pages.plan import Plan, Segment
+from octavo.pages.store import GroupPool
+from octavo.reference.attention import LayerPages
+
+__all__ = ["NAME", "Attention", "Reading", "install"]
+
+NAME = "octavo"
+
+
+class Attention:
+    """Rotates, appends and attends: one call per layer and step.
+
+    With `round_trip` every key and value of the step is first encoded and decoded, so that even a row's own page is
+    read as if packed (for evaluation: comparable with engines that quantise token by token).
+    """
+
+    def __init__(
+        self, shape: ModelShape, pools: list[GroupPool], backend: Backend, *, exact_pages: int, round_trip: bool = False
+    ):
+        self.pools = pools
+        self.backend = backend
+        self.round_trip = round_trip
+        self.exact = exact_pages * PAGE
+        self.place = {layer: (g, n) for g, group in enumerate(shape.groups) for n, layer in enumerate(group.layers)}
+        self.layers = {layer: self._pages(*place) for layer, place in self.place.items()}
+
+    def _pages(self, group: int, n: int) -> LayerPages:
+        pool = self.pools[group]
+        k, v = pool.packed["k"][n], pool.packed["v"][n]
+        codecs = pool.store.codecs
+        return LayerPages(pool.k_plain[n], pool.v_plain[n], k, v, codecs["k"], codecs["v"])
+
+    def __call__(
+        self,
+        reading: Reading,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """q [T, H, D], k and v [T, G, D] after RoPE → attention output [T, H, D]."""
+        group, n = self.place[layer]
+        pool, plan = self.pools[group], reading.plans[group]
+        turn_k, turn_v = pool.rotations["k"], pool.rotations["v"]
+        if turn_k is not None:
+            q, k = rotate(q, turn_k), rotate(k, turn_k)
+        if turn_v is not None:
+            v = rotate(v, turn_v)
+        if self.round_trip and pool.store.packs:
+            k, v = self._round_trip(pool, reading.segments[group], k, v)
+        pool.append(n, plan.slots, plan.offsets, k, v)
+        out = self.backend.attend(q, self.layers[layer], plan, scale, softcap, sinks).to(v.dtype)
+        return out if turn_v is None else rotate(out, turn_v.T)
+
+    def _round_trip(
+        self, pool: GroupPool, segments: list[Segment], k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        k, v = k.clone(), v.clone()
+        for s in segments:
+            begin = s.start + min(s.n, max(0, self.exact - s.computed))
+            for x, side in ((k, "k"), (v, "v")):
+                part = x[begin : s.start + s.n].transpose(0, 1)
+                if part.shape[1]:
+                    x[begin : s.start + s.n] = pool.store.round_trip(part, side).transpose(0, 1)  # type: ignore[arg-type]
+        return k, v
+
+
+class Reading:
+    """What travels to the attention function through the model's keyword arguments: a step's plans by group."""
+
+    def __init__(self, attention: Attention, plans: list[Plan], segments: list[list[Segment]]):
+        self.attention = attention
+        self.plans = plans
+        self.segments = segments
+
+
+def rotate(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """x [T, H, D] times an orthonormal [D, D], computed in float32, in x's dtype."""
+    return (x.float() @ by).to(x.dtype)
+
+
+def octavo_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    batch: Reading,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Transformers' signature: [1, heads, T, D] in, [1, T, H, D] out. Causality and windows come from the plan."""
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+    out = batch.attention(batch, int(module.layer_idx), q, k, v, scale, softcap, s_aux)  # type: ignore[arg-type]
+    return out.unsqueeze(0), None
+
+
+def install(module: torch.nn.Module) -> None:
+    """Make a loaded Transformers model call `octavo_attention` in every layer."""
+    AttentionInterface.register(NAME, octavo_attention)
+    module.set_attn_implementation(NAME)  # type: ignore[operator]

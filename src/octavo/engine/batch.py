@@ -1,0 +1,59 @@
+"""A step's tokens, flattened: ids and positions [1, T], the rows whose logits are wanted, and the plans by group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from octavo.engine.scheduler import Grant
+from octavo.pages.ledger import Holding, Ledger
+from octavo.pages.plan import Plan, Segment, make_plan
+
+__all__ = ["Batch", "make_batch"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one forward pass needs. `wanted` [W] are rows of the flat batch; `segments` are by group."""
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    wanted: torch.Tensor
+    plans: list[Plan]
+    segments: list[list[Segment]]
+
+
+def make_batch(ledger: Ledger, grants: list[Grant], device: torch.device, *, all_rows: bool = False) -> Batch:
+    """Flatten `grants`; logits are wanted where a sequence's last known token runs (or of `all_rows`)."""
+    ids: list[int] = []
+    positions: list[int] = []
+    wanted: list[int] = []
+    starts: list[int] = []
+    for grant in grants:
+        s, begin = grant.sequence, grant.sequence.computed
+        starts.append(len(ids))
+        ids += s.tokens[begin : begin + grant.n]
+        positions += range(begin, begin + grant.n)
+        if begin + grant.n == len(s.tokens) and not s.pinned:
+            wanted.append(len(ids) - 1)
+    segments = [
+        [segment(ledger, n, grant, start) for grant, start in zip(grants, starts, strict=True)]
+        for n in range(len(ledger.groups))
+    ]
+    plans = [make_plan(own, group.window, device) for own, group in zip(segments, ledger.groups, strict=True)]
+    rows = range(len(ids)) if all_rows else wanted
+
+    def tensor(values: object) -> torch.Tensor:
+        return torch.tensor(values, device=device, dtype=torch.long)
+
+    return Batch(tensor([ids]), tensor([positions]), tensor(list(rows)), plans, segments)
+
+
+def segment(ledger: Ledger, group: int, grant: Grant, start: int) -> Segment:
+    holding: Holding = grant.sequence.holding
+    side = ledger.groups[group]
+    first = side.first_needed(grant.sequence.computed)
+    ids = np.asarray(holding.tables[group][first:], np.int64)
+    return Segment(start, grant.n, grant.sequence.computed, first, side.allocator.address[ids].astype(np.int64))

@@ -1,0 +1,194 @@
+"""The loop: schedule, run, settle. No callers' conveniences; those are in engine.py."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from itertools import count
+
+import torch
+
+from octavo.attention.dispatch import Backend
+from octavo.attention.hook import Attention
+from octavo.engine.batch import make_batch
+from octavo.engine.documents import Document
+from octavo.engine.memory import Memory
+from octavo.engine.request import Request
+from octavo.engine.requests import Delta
+from octavo.engine.runner import Runner
+from octavo.engine.sampler import choose
+from octavo.engine.scheduler import Grant, Scheduler
+from octavo.engine.sequence import Sequence
+from octavo.engine.stats import Clock, Stats
+from octavo.errors import OctavoError
+from octavo.model.load import LoadedModel
+from octavo.pages.ledger import Move
+from octavo.recipe import Recipe
+
+__all__ = ["Core"]
+
+
+class Core:
+    """Sequences in, deltas out, one batch a call."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        recipe: Recipe,
+        backend: Backend,
+        memory: Memory,
+        *,
+        chunk: int,
+        max_sequences: int,
+        max_waiting: int,
+        all_quantised: bool,
+    ):
+        self.loaded, self.recipe, self.backend, self.memory = loaded, recipe, backend, memory
+        attention = Attention(
+            loaded.shape, memory.pools, backend, exact_pages=recipe.exact_pages, round_trip=all_quantised
+        )
+        self.runner = Runner(loaded, attention)
+        self.scheduler = Scheduler(memory.ledger, chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting)
+        self.requests: dict[int, Request] = {}
+        self.documents: dict[str, Document] = {}
+        self.clock = Clock()
+        self.ids = count(1)
+
+    @property
+    def idle(self) -> bool:
+        return self.scheduler.idle
+
+    def step(self) -> list[Delta]:
+        """Run one batch; returns what it added to each request, failures included."""
+        began = time.perf_counter()
+        step = self.scheduler.schedule()
+        deltas = [d for sequence, error in step.failed for d in self._fail(sequence, error)]
+        if not step.grants:
+            return deltas
+        decode = sum(g.sequence.decoding for g in step.grants)
+        prefill = sum(g.n for g in step.grants if not g.sequence.decoding)
+        self.memory.copy(step.copies)
+        batch = make_batch(self.memory.ledger, step.grants, self.runner.device)
+        logits = self.runner.logits(batch)
+        deltas += self._settle(step.grants, logits)
+        self.clock.record(prefill, decode, len(logits), time.perf_counter() - began)
+        return deltas
+
+    def start(self, request: Request) -> None:
+        """Queue a request, or raise Overloaded."""
+        self.scheduler.add(request.sequence)
+        self.requests[request.id] = request
+        if request.document is not None:
+            request.document.users += 1
+
+    def abort(self, id: int) -> Delta | None:
+        """Cancel a request; its pages are free at once."""
+        request = self.requests.get(id)
+        if request is None:
+            return None
+        self._end(request)
+        self.clock.aborted += 1
+        return request.fail("abort")
+
+    def stop_all(self, error: OctavoError) -> list[Delta]:
+        """The engine cannot go on: every request hears why."""
+        deltas = []
+        for request in list(self.requests.values()):
+            self._end(request)
+            self.clock.failed += 1
+            deltas.append(request.fail("error", error))
+        for document in list(self.documents.values()):
+            if not document.ready:
+                self._drop_document(document, error)
+        return deltas
+
+    # settling
+
+    def _settle(self, grants: list[Grant], logits: torch.Tensor) -> list[Delta]:
+        """Account for the step's tokens, take the sampled ones, and pack what has grown old."""
+        for grant in grants:
+            grant.sequence.computed += grant.n
+        sampled = [g.sequence for g in grants if not g.sequence.pending and not g.sequence.pinned]
+        choices = choose(logits, sampled)
+        moves = [move for grant in grants for move in self._settle_pages(grant.sequence)]
+        self.memory.seal(moves)
+        self.clock.peak_cells = max(self.clock.peak_cells, self.memory.cells)
+        self.clock.peak_bytes = max(self.clock.peak_bytes, self.memory.live_bytes)
+        deltas = []
+        for sequence, choice in zip(sampled, choices, strict=True):
+            request = self.requests[sequence.id]
+            deltas.append(request.accept(choice, self.loaded.tokenizer))
+            if deltas[-1].finish:
+                self._end(request)
+                self.clock.finished += 1
+        for grant in grants:
+            if grant.sequence.done:
+                self._document_ready(grant.sequence)
+        return deltas
+
+    def _settle_pages(self, sequence: Sequence) -> list[Move]:
+        moves = self.memory.ledger.settle(sequence.holding, sequence.tokens, sequence.computed)
+        self.scheduler.settled(sequence)
+        return moves
+
+    def _end(self, request: Request) -> None:
+        self.scheduler.remove(request.sequence)
+        self.clock.cached += request.usage().cached_tokens
+        del self.requests[request.id]
+        if request.document is not None:
+            request.document.users -= 1
+
+    def _fail(self, sequence: Sequence, error: OctavoError) -> list[Delta]:
+        if sequence.pinned:
+            self._drop_document(self._document_of(sequence), error)
+            return []
+        request = self.requests[sequence.id]
+        self._end(request)
+        self.clock.failed += 1
+        return [request.fail("error", error)]
+
+    def _document_of(self, sequence: Sequence) -> Document:
+        return next(d for d in self.documents.values() if d.sequence is sequence)
+
+    def _document_ready(self, sequence: Sequence) -> None:
+        self.scheduler.park(sequence)
+        self.clock.cached += sequence.cached
+        self._document_of(sequence).ready = True
+
+    def _drop_document(self, document: Document, error: OctavoError) -> None:
+        document.error = error
+        self.scheduler.remove(document.sequence)
+        del self.documents[document.name]
+
+    # looking
+
+    def stats(self) -> Stats:
+        clock, ledger, memory = self.clock, self.memory.ledger, self.memory
+        pages = {
+            store.group.name: {kind: asdict(group.allocator.count(kind)) for kind in ("plain", "packed")}
+            for store, group in zip(memory.stores, ledger.groups, strict=True)
+        }
+        return Stats(
+            model=self.loaded.name,
+            pages=pages,
+            tokens={"computed": clock.prefill_tokens, "cached": clock.cached, "generated": clock.generated},
+            prefix_hits=self.scheduler.hits,
+            requests={
+                "running": len(self.scheduler.running),
+                "waiting": len(self.scheduler.waiting),
+                "finished": clock.finished,
+                "aborted": clock.aborted,
+                "failed": clock.failed,
+                "preempted": self.scheduler.preempted,
+            },
+            documents=sum(d.ready for d in self.documents.values()),
+            cells={"now": memory.cells, "peak": clock.peak_cells},
+            bytes={"live": memory.live_bytes, "peak": clock.peak_bytes, "budget": memory.budget},
+            backend={"name": self.backend.name, "reason": self.backend.reason},
+            recipe=asdict(self.recipe),
+            tokens_per_s={
+                "prefill": clock.prefill_tokens / clock.prefill_s if clock.prefill_s else 0.0,
+                "decode": clock.decode_tokens / clock.decode_s if clock.decode_s else 0.0,
+            },
+            pool=[asdict(size) for size in memory.sizes],
+        )

@@ -1,0 +1,75 @@
+"""Runs the Transformers model on a flat batch, and turns hidden states into logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from octavo.attention.hook import Attention, Reading, install
+from octavo.engine.batch import Batch
+from octavo.errors import UnsupportedModel
+from octavo.model.load import LoadedModel
+
+__all__ = ["Runner"]
+
+
+class Runner:
+    """One model with our attention installed. Everything runs without autograd."""
+
+    def __init__(self, loaded: LoadedModel, attention: Attention):
+        install(loaded.module)
+        self.module = loaded.module
+        self.attention = attention
+        self.device = next(loaded.module.parameters()).device
+        self._head_checked = False
+
+    @torch.inference_mode()
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """Logits [W, V] float32 of the wanted rows; appends the step's keys and values on the way."""
+        out: torch.Tensor = self._forward(batch).logits[0]
+        return out.float()
+
+    @torch.inference_mode()
+    def hidden(self, batch: Batch) -> torch.Tensor:
+        """Final hidden states [W, hidden] of the wanted rows, as they enter the output head."""
+        caught: list[torch.Tensor] = []
+        head = self.module.get_output_embeddings()
+        hook = head.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
+        try:
+            logits = self._forward(batch).logits[0]
+        finally:
+            hook.remove()
+        if not self._head_checked:
+            self._check_head(caught[0][0], logits)
+        return caught[0][0]
+
+    @torch.inference_mode()
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states [n, hidden] → logits [n, V] float32, with the model's own scaling and capping."""
+        config = self.module.config.get_text_config()
+        weight = self.module.get_output_embeddings().weight
+        logits = self.module.get_output_embeddings()(hidden.to(weight.device, weight.dtype)).float()
+        logits = logits / (getattr(config, "logits_scaling", None) or 1.0) * (getattr(config, "logit_scale", None) or 1.0)
+        cap = getattr(config, "final_logit_softcapping", None)
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def _forward(self, batch: Batch) -> Any:
+        reading = Reading(self.attention, batch.plans, batch.segments)
+        return self.module(
+            input_ids=batch.ids,
+            position_ids=batch.positions,
+            use_cache=False,
+            logits_to_keep=batch.wanted,
+            batch=reading,
+        )
+
+    def _check_head(self, hidden: torch.Tensor, logits: torch.Tensor) -> None:
+        gap = float((self.head(hidden) - logits.float()).abs().max())
+        if gap > 1e-2 * max(1.0, float(logits.abs().max())):
+            kind = type(self.module).__name__
+            raise UnsupportedModel(
+                f"{kind} does something to its logits after the output head that is not known here (they differ by "
+                f"{gap:.3g}); scoring this model needs that step added to Runner.head"
+            )
+        self._head_checked = True

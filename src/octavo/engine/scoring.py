@@ -1,0 +1,37 @@
+"""Teacher forcing over the same pages, plans and kernels that serve requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from octavo.engine.batch import make_batch
+from octavo.engine.core import Core
+from octavo.engine.requests import Sampling
+from octavo.engine.scheduler import Grant
+from octavo.engine.sequence import Sequence
+from octavo.errors import InvalidRequest
+from octavo.formats.base import PAGE
+
+__all__ = ["score"]
+
+
+def score(core: Core, tokens: list[int], chunk: int, id: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """(start, hidden [n, hidden]) for each chunk of `tokens`; its pages are private and given back at the end."""
+    if core.runner.attention.round_trip and chunk % PAGE:
+        raise InvalidRequest(f"chunk is {chunk}; with all tokens quantised it must be a multiple of {PAGE}")
+    ledger = core.memory.ledger
+    sequence = Sequence(id, tokens, len(tokens), len(tokens), Sampling(), ledger.new())
+    try:
+        while sequence.pending:
+            n = min(chunk, sequence.pending)
+            ledger.extend(sequence.holding, sequence.computed + n)
+            batch = make_batch(ledger, [Grant(sequence, n)], core.runner.device, all_rows=True)
+            hidden = core.runner.hidden(batch)
+            start = sequence.computed
+            sequence.computed += n
+            core.memory.seal(ledger.settle(sequence.holding, tokens, sequence.computed, share=False))
+            yield start, hidden
+    finally:
+        ledger.release(sequence.holding)

@@ -1,0 +1,215 @@
+"""AsyncEngine: the engine on a thread of its own, for servers.
+
+All calls into the engine happen on that thread, between steps, in the order they were made. Deltas travel back to the
+caller's event loop; nobody's wait holds up the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from octavo.engine.documents import Document
+from octavo.engine.engine import Engine
+from octavo.engine.request import collect
+from octavo.engine.requests import Completion, Delta, Prompt, Sampling
+from octavo.engine.stats import Stats
+from octavo.errors import EngineStopped, UnknownDocument
+
+__all__ = ["AsyncEngine"]
+
+T = TypeVar("T")
+Command = Callable[[], None]
+
+
+class Reader:
+    """Where the deltas of one request go: a queue on the event loop that asked."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self.loop = loop
+        self.queue: asyncio.Queue[Delta] = asyncio.Queue()
+
+    def put(self, delta: Delta) -> None:
+        post(self.loop, lambda: self.queue.put_nowait(delta))
+
+
+class AsyncEngine:
+    """The async twin of Engine; takes the engine over and closes it at the end."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._readers: dict[int, Reader] = {}
+        self._awaited: list[tuple[Document, Callable[[], None]]] = []
+        self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
+        self._thread.start()
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        document: Document | str | None = None,
+        raw: bool = False,
+    ) -> AsyncIterator[Delta]:
+        """Deltas of one request; leaving or cancelling the iteration aborts it and frees its pages at once."""
+        reader = Reader(asyncio.get_running_loop())
+
+        def submit() -> int:
+            id = self.engine.submit(prompt, sampling, document=document, raw=raw)
+            self._readers[id] = reader
+            return id
+
+        id = await self._call(submit, undo=self._abandon)
+        try:
+            while True:
+                delta = await reader.queue.get()
+                if delta.error is not None:
+                    raise delta.error
+                yield delta
+                if delta.finish:
+                    return
+        finally:
+            self._commands.put(lambda: self._abandon(id))
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        document: Document | str | None = None,
+        raw: bool = False,
+    ) -> Completion:
+        """One request, complete."""
+        return collect([d async for d in self.stream(prompt, sampling, document=document, raw=raw)])
+
+    async def document(self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False) -> Document:
+        """Prefill a document; other requests go on meanwhile."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+
+        def begin() -> Document:
+            document = self.engine.begin_document(text, name=name, raw=raw)
+            self._awaited.append((document, lambda: post(loop, ready.set)))
+            return document
+
+        document = await self._call(begin, undo=Document.release)
+        try:
+            await ready.wait()
+        except asyncio.CancelledError:
+            self._commands.put(document.release)
+            raise
+        if document.error is not None:
+            raise document.error
+        return document
+
+    async def release(self, name: str) -> None:
+        """Release the document of that name; DocumentInUse while requests read it."""
+
+        def release() -> None:
+            document = self.engine.documents.get(name)
+            if document is None:
+                raise UnknownDocument(f"no document {name!r} is held")
+            document.release()
+
+        await self._call(release)
+
+    async def abort(self, request: int) -> bool:
+        """Cancel a request by its id."""
+        return await self._call(lambda: self.engine.abort(request))
+
+    def stats(self) -> Stats:
+        """The engine's statistics, between two steps."""
+        return self.engine.stats()
+
+    async def close(self) -> None:
+        """Stop after the current step; open requests end with EngineStopped."""
+        self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    # the caller's side
+
+    async def _call(self, function: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+        """Run `function` on the engine's thread; if the caller is gone by then, `undo` its result there."""
+        if not self._thread.is_alive():
+            raise EngineStopped("the engine was closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def command() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = function()
+            except Exception as error:
+                caught = error
+                post(loop, lambda: None if future.done() else future.set_exception(caught))
+                return
+
+            def settle() -> None:
+                if not future.cancelled():
+                    future.set_result(result)
+                elif undo is not None:
+                    self._commands.put(lambda: undo(result) and None)
+
+            post(loop, settle)
+
+        self._commands.put(command)
+        return await future
+
+    # the engine's side
+
+    def _run(self) -> None:
+        while self._obey():
+            if not self.engine.idle:
+                self._step()
+            self._tell_documents()
+        self.engine.close()
+        self._route()
+        self._tell_documents()
+        while not self._commands.empty():  # late callers hear EngineStopped from the engine itself
+            command = self._commands.get()
+            if command is not None:
+                command()
+
+    def _obey(self) -> bool:
+        """Run waiting commands, waiting for one while idle; False when told to stop."""
+        while self.engine.idle or not self._commands.empty():
+            command = self._commands.get()
+            if command is None:
+                return False
+            command()
+            self._route()
+        return True
+
+    def _step(self) -> None:
+        try:
+            self.engine.advance()
+        except Exception:  # every request was told by the engine; later calls are refused with the reason
+            pass
+        self._route()
+
+    def _route(self) -> None:
+        for delta in self.engine.unread():
+            reader = self._readers.get(delta.request)
+            if reader is not None:
+                reader.put(delta)
+
+    def _tell_documents(self) -> None:
+        for document, tell in self._awaited:
+            if document.ready or document.error is not None:
+                tell()
+        self._awaited = [(d, t) for d, t in self._awaited if not d.ready and d.error is None]
+
+    def _abandon(self, request: int) -> None:
+        self.engine.abort(request)
+        self._readers.pop(request, None)
+
+
+def post(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Run `function` on `loop`, unless that loop is closed and nobody can be waiting there."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function)

@@ -1,0 +1,188 @@
+"""Which rows of a step read which pages, for one layer group.
+
+A step holds segments, one per sequence: n new tokens after `computed` stored ones. What a segment attends to is split
+
+    complete pages, shared          → one `Item` for all sequences that hold the same run of pages: read once
+    complete pages, private         → one `Item` of its own
+    its few private plain pages,
+    its open page, its new tokens   → its `Tail`, with a causal mask
+
+so that a document is read once per step however many agents hang on it. Complete pages lie wholly in the past of every
+row and need no mask, except under a sliding window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from octavo.formats.base import PAGE
+
+__all__ = ["Item", "Plan", "Segment", "Tail", "make_plan"]
+
+Ints = npt.NDArray[np.int64]
+FEW = 4
+"""Private plain pages up to this many are read with the tail instead of as an item."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """n new tokens of one sequence at rows [start, start + n) of the step.
+
+    `pages` are the addresses of its pages from page `first` on, those of the new tokens included.
+    """
+
+    start: int
+    n: int
+    computed: int
+    first: int
+    pages: Ints
+
+
+@dataclass(frozen=True)
+class Item:
+    """Rows [R] that read the same complete pages: packed slots, then plain slots.
+
+    `visible` [R, (packed + plain) · 64] marks what a window lets each row see; None is everything.
+    """
+
+    rows: torch.Tensor
+    packed: torch.Tensor
+    plain: torch.Tensor
+    visible: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Tail:
+    """B segments of n tokens each. rows [B, n], plain slots [B, P], visible [B, n, P · 64]."""
+
+    rows: torch.Tensor
+    slots: torch.Tensor
+    visible: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything attention needs in one group: where to write [T], and whom to read."""
+
+    slots: torch.Tensor
+    offsets: torch.Tensor
+    items: list[Item]
+    tails: list[Tail]
+    whole: bool
+    """Whether the first tail covers all rows in order."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Segments that share pages [begin, end) of their tables."""
+
+    members: list[int]
+    begin: int
+    end: int
+
+
+def shared_runs(tables: list[Ints]) -> list[Run]:
+    """Cut tables of page addresses into runs held by the same members; sharing starts at the front only."""
+    runs: list[Run] = []
+    todo = [(list(range(len(tables))), 0)]
+    while todo:
+        members, begin = todo.pop()
+        byfirst: dict[int, list[int]] = {}
+        for m in members:
+            if len(tables[m]) > begin:
+                byfirst.setdefault(int(tables[m][begin]), []).append(m)
+        for same in byfirst.values():
+            end = begin + common(tables, same, begin)
+            runs.append(Run(same, begin, end))
+            if len(same) > 1:
+                todo.append((same, end))
+    return runs
+
+
+def common(tables: list[Ints], members: list[int], begin: int) -> int:
+    """Pages from `begin` on that all members share."""
+    head = tables[members[0]][begin:]
+    n = min(len(tables[m]) - begin for m in members)
+    for m in members[1:]:
+        differs = np.nonzero(tables[m][begin : begin + n] != head[:n])[0]
+        n = int(differs[0]) if len(differs) else n
+    return n
+
+
+def sees(queries: Ints, keys: Ints, window: int | None) -> npt.NDArray[np.bool_]:
+    """[.., Q], [.., K] positions → [.., Q, K]: causal, and within the window."""
+    gap = queries[..., :, None] - keys[..., None, :]
+    return (gap >= 0) if window is None else (gap >= 0) & (gap < window)
+
+
+def page_positions(pages: Ints) -> Ints:
+    """Page indices [.., P] → token positions [.., P · 64]."""
+    return (pages[..., None] * PAGE + np.arange(PAGE)).reshape(*pages.shape[:-1], -1)
+
+
+def make_plan(segments: list[Segment], window: int | None, device: torch.device) -> Plan:
+    """Plan one group's reading and writing for a step."""
+    complete = [s.computed // PAGE - s.first for s in segments]
+    private: list[Ints] = [np.arange(c, len(s.pages)) for s, c in zip(segments, complete, strict=True)]
+    items = []
+    firsts: dict[int, list[int]] = {}
+    for n, s in enumerate(segments):  # only tables that start at the same page can share
+        firsts.setdefault(s.first, []).append(n)
+    for members in firsts.values():
+        for run in shared_runs([segments[m].pages[: complete[m]] for m in members]):
+            owners = [members[m] for m in run.members]
+            pages = np.arange(run.begin, run.end)
+            address = segments[owners[0]].pages[pages]
+            plain = pages[address < 0]
+            if len(owners) == 1 and len(plain) <= FEW:
+                private[owners[0]] = np.concatenate([plain, private[owners[0]]])
+                plain = plain[:0]
+            packed = pages[address >= 0]
+            if len(packed) + len(plain):
+                items.append(make_item([segments[o] for o in owners], packed, plain, window, device))
+    tails = make_tails(segments, private, window, device)
+    positions = np.concatenate([s.computed + np.arange(s.n) for s in segments])
+    where = [~s.pages[(s.computed + np.arange(s.n)) // PAGE - s.first] for s in segments]
+    whole = len(tails) == 1 and bool((tails[0].rows.flatten() == torch.arange(len(positions), device=device)).all())
+    return Plan(
+        to(np.concatenate(where), device), to(positions % PAGE, device), items, tails, whole
+    )
+
+
+def make_item(owners: list[Segment], packed: Ints, plain: Ints, window: int | None, device: torch.device) -> Item:
+    rows = np.concatenate([o.start + np.arange(o.n) for o in owners])
+    address = owners[0].pages
+    visible = None
+    if window is not None:
+        queries = np.concatenate([o.computed + np.arange(o.n) for o in owners])
+        keys = page_positions(np.concatenate([packed, plain]) + owners[0].first)
+        visible = to(sees(queries, keys, window), device)
+    return Item(to(rows, device), to(address[packed], device), to(~address[plain], device), visible)
+
+
+def make_tails(segments: list[Segment], private: list[Ints], window: int | None, device: torch.device) -> list[Tail]:
+    """Segments of one token share a padded tail; longer ones have their own."""
+    single = [n for n, s in enumerate(segments) if s.n == 1]
+    sets = ([single] if single else []) + [[n] for n, s in enumerate(segments) if s.n > 1]
+    return [make_tail([segments[n] for n in members], [private[n] for n in members], window, device) for members in sets]
+
+
+def make_tail(members: list[Segment], private: list[Ints], window: int | None, device: torch.device) -> Tail:
+    width = max(len(p) for p in private)
+    slots = np.zeros((len(members), width), np.int64)
+    pages = np.full((len(members), width), np.iinfo(np.int32).max, np.int64)  # padding lies in the future: unseen
+    for b, (s, own) in enumerate(zip(members, private, strict=True)):
+        slots[b, : len(own)] = ~s.pages[own]
+        pages[b, : len(own)] = own + s.first
+    queries = np.stack([s.computed + np.arange(s.n) for s in members])
+    rows = np.stack([s.start + np.arange(s.n) for s in members])
+    visible = sees(queries, page_positions(pages), window)
+    return Tail(to(rows, device), to(slots, device), to(visible, device))
+
+
+def to(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
