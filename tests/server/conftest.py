@@ -1,0 +1,84 @@
+"""A real uvicorn server in a thread over a scripted engine; each test gets the engine with its script reset."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from octavo.server.app import create_app
+from octavo.server.serve import Server, bind, url
+from tests.server.fake import FakeEngine
+
+
+@dataclass
+class Served:
+    """A running server: its engine, and a plain client whose base is its URL."""
+
+    engine: FakeEngine
+    url: str
+    server: Server
+    http: httpx.Client
+
+    def post(self, path: str, body: Any, **settings: Any) -> httpx.Response:
+        return self.http.post(path, json=body, **settings)
+
+    def chat(self, **fields: Any) -> httpx.Response:
+        """A chat request with one short message, unless `fields` says otherwise."""
+        messages = [{"role": "user", "content": "hi"}]
+        return self.post("/v1/chat/completions", {"model": "org/fake", "messages": messages} | fields)
+
+    def complete(self, **fields: Any) -> httpx.Response:
+        return self.post("/v1/completions", {"model": "org/fake", "prompt": "hi"} | fields)
+
+
+@contextmanager
+def running(engine: FakeEngine, *, api_key: str | None = None, grace_s: float = 1) -> Iterator[Served]:
+    """A server for `engine` on a free port, stopped at the end."""
+    ready = threading.Event()
+    with bind("127.0.0.1", 0) as listener:
+        server = Server(create_app(engine, engine, api_key=api_key), grace_s=grace_s, ready=ready.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        address = url("127.0.0.1", listener)
+        thread.start()
+        assert ready.wait(10)
+        with httpx.Client(base_url=address, timeout=10) as http:
+            yield Served(engine, address, server, http)
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="package")
+def server() -> Iterator[Served]:
+    with running(FakeEngine()) as served:
+        yield served
+
+
+@pytest.fixture
+def served(server: Served) -> Iterator[Served]:
+    """The shared server; afterwards it must still answer, with nothing left running."""
+    server.engine.__init__()  # type: ignore[misc]
+    yield server
+    server.engine.refuse, server.engine.crash = None, None
+    assert server.chat().status_code == 200
+    assert server.engine.running == {}
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    """The openai package's client, as it comes."""
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+def serving() -> Callable[..., Any]:
+    """Starts a server of one's own: `with serving(FakeEngine(), api_key="k") as served`."""
+    return running
