@@ -4,7 +4,7 @@ rows   Adjacent channels of a token form a group whose codes make one index, fir
        (GROUPS). The low bytes of all groups come first, token by token; the bits above 8 follow as
        narrower fields of whole bytes: byte j of a row holds groups j, j + m, j + 2m, ... of m bytes a
        row, first lowest. One table lookup then turns an index into a group's values.
-tile   The words each lane of the decode kernel loads, 16 bytes a lane at a time.
+tile   The words each lane of the decode kernel loads, 16 bytes a lane at a time (tile.py).
 
 Eight-bit codes are signed bytes (two's complement) seen as uint8.
 """
@@ -16,16 +16,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from octavo.errors import InvalidRequest
 from octavo.formats.base import PAGE, Layout, Side
+from octavo.formats.tile import LANES, TILE_HEAD_DIMS, lane_order, pack_tile, unpack_tile
 
 __all__ = ["GROUPS", "LANES", "TILE_HEAD_DIMS", "lane_order", "pack", "read_values", "unpack"]
-
-LANES = 32
-"""Threads of a warp."""
-
-TILE_HEAD_DIMS = (64, 128, 256, 512)
-"""Head dims the decode kernel's tiles cover."""
 
 GROUPS = {2: 4, 3: 4, 4: 2, 5: 2, 6: 2, 8: 1}
 """Codes of one index, by bits of a code."""
@@ -34,14 +28,14 @@ GROUPS = {2: 4, 3: 4, 4: 2, 5: 2, 6: 2, 8: 1}
 def pack(codes: Tensor, bits: int, side: Side, layout: Layout) -> Tensor:
     """codes uint8 [N, S, D] below 2^bits → uint8 [N, S * D * bits // 8]."""
     if layout == "tile":
-        return _pack_tile(codes, bits, side)
+        return pack_tile(codes, bits, side)
     return _pack_rows(codes, bits)
 
 
 def unpack(data: Tensor, bits: int, head_dim: int, side: Side, layout: Layout) -> Tensor:
     """The codes uint8 [N, S, D] that `pack` was given."""
     if layout == "tile":
-        return _unpack_tile(data, bits, head_dim, side)
+        return unpack_tile(data, bits, head_dim, side)
     if bits == 8:
         return data.reshape(-1, PAGE, head_dim)
     return _expand_rows(data, bits, head_dim, tuple(range(1 << bits))).view(torch.uint8)
@@ -55,33 +49,6 @@ def read_values(
         return _expand_rows(data, bits, head_dim, values)
     codes = unpack(data, bits, head_dim, side, layout)
     return torch.tensor(values, dtype=torch.int8, device=data.device)[codes.to(torch.int32)]
-
-
-@cache
-def lane_order(head_dim: int, side: Side) -> Tensor:
-    """Flat positions token * D + channel of the values each lane of the warp owns: int64 [32, 2 D].
-
-    Lane 4c + t of a key page owns D/4 adjacent channels from t D/4 of the eight tokens
-    16 (c // 2) + 2j + c % 2; of a value page the tokens 16t to 16t + 15 of every channel c + 8m.
-    Both follow the B operand of mma.m16n8k32 (PTX ISA, fragments of .s8 matrices).
-    """
-    check_tile(head_dim)
-    lane = torch.arange(LANES)
-    c, t = lane // 4, lane % 4
-    if side == "k":
-        token = (16 * (c // 2) + c % 2)[:, None] + 2 * torch.arange(8)
-        channel = (t * head_dim // 4)[:, None] + torch.arange(head_dim // 4)
-        return (token[:, :, None] * head_dim + channel[:, None, :]).flatten(1)
-    token = (16 * t)[:, None] + torch.arange(16)
-    channel = c[:, None] + 8 * torch.arange(head_dim // 8)
-    return (token[:, None, :] * head_dim + channel[:, :, None]).flatten(1)
-
-
-def check_tile(head_dim: int) -> None:
-    """Raise InvalidRequest where the tile layout does not exist."""
-    if head_dim not in TILE_HEAD_DIMS:
-        known = ", ".join(map(str, TILE_HEAD_DIMS))
-        raise InvalidRequest(f"no tile layout for head_dim {head_dim} (there is for {known}); use rows")
 
 
 def _pack_rows(codes: Tensor, bits: int) -> Tensor:
@@ -131,13 +98,3 @@ def _group_table(values: tuple[int, ...], bits: int, group: int, device: torch.d
     codes = torch.stack([(index >> (bits * i)) & ((1 << bits) - 1) for i in range(group)], -1)
     table = torch.tensor(values, dtype=torch.int8)[codes]
     return table.view({2: torch.int16, 4: torch.int32}[group]).flatten().to(device)
-
-
-def _pack_tile(codes: Tensor, bits: int, side: Side) -> Tensor:
-    check_tile(codes.shape[-1])
-    raise NotImplementedError
-
-
-def _unpack_tile(data: Tensor, bits: int, head_dim: int, side: Side) -> Tensor:
-    check_tile(head_dim)
-    raise NotImplementedError
