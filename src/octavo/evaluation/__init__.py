@@ -1,0 +1,1 @@
+"""Measuring what a recipe costs: KLD, equivalence, retrieval, ladders, and reports that can say "invalid"."""

@@ -1,0 +1,58 @@
+"""What a measurement was made with: version, commit, device."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+__all__ = ["commit", "environment", "file_sha256", "version"]
+
+
+def version() -> str:
+    """Octavo's version."""
+    return metadata.version("octavo")
+
+
+def commit() -> str | None:
+    """The git commit of the checkout this runs from, "+" when files differ from it; None when installed."""
+    here = Path(__file__).parent
+    try:
+        head = _git(here, "rev-parse", "--short=12", "HEAD")
+        return head + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+def environment(device: torch.device | str, dtype: str) -> dict[str, Any]:
+    """Version, commit, libraries and device, for a report."""
+    kind = torch.device(device).type
+    name = torch.cuda.get_device_name(device) if kind == "cuda" else platform.processor() or platform.machine()
+    return {
+        "version": version(),
+        "commit": commit(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "device": f"{kind}: {name}",
+        "dtype": dtype,
+    }
+
+
+def file_sha256(path: Path) -> str:
+    """The hash of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

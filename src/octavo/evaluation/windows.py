@@ -1,0 +1,74 @@
+"""A text cut into windows of one context length."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from octavo.errors import InvalidFile, InvalidRequest
+from octavo.evaluation.protocols import TextTokenizer
+
+__all__ = ["Text", "Windows", "cut", "read_text"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as tokens. `tokens` are without BOS; `prefix` is what the model wants before every window."""
+
+    name: str
+    sha256: str
+    tokens: tuple[int, ...]
+    prefix: tuple[int, ...]
+
+    @property
+    def tokens_sha256(self) -> str:
+        """What the tokenizer made of the text: two tokenizers that agree on it are the same here."""
+        return hashlib.sha256(repr((self.prefix, self.tokens)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows [n, ctx] of token ids, each starting as the model wants."""
+
+    text: Text
+    ctx: int
+    rows: tuple[tuple[int, ...], ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all windows, BOS included."""
+        return self.ctx * len(self.rows)
+
+
+def read_text(path: Path, tokenizer: TextTokenizer) -> Text:
+    """A UTF-8 file as tokens. Raises InvalidFile."""
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidFile(f"{path} cannot be read as UTF-8 text: {error}") from error
+    tokens = tuple(tokenizer.encode(text, special=False))
+    return Text(path.name, hashlib.sha256(data).hexdigest(), tokens, tuple(tokenizer.encode("", special=True)))
+
+
+def cut(text: Text, ctx: int, *, tokens: int | None = None) -> Windows:
+    """The text's windows of `ctx` tokens, at most `tokens` in all; an incomplete last one is left out."""
+    body = ctx - len(text.prefix)
+    if body < 2:
+        raise InvalidRequest(f"ctx is {ctx}; a window needs at least {2 + len(text.prefix)} tokens")
+    count = len(text.tokens) // body
+    if tokens is not None:
+        count = min(count, max(1, tokens // ctx))
+    if count == 0:
+        raise InvalidRequest(
+            f"{text.name} has {len(text.tokens):,} tokens; one window takes {body:,}: "
+            "give a longer text or a smaller --ctx"
+        )
+    return Windows(text, ctx, _rows(text, body, count))
+
+
+def _rows(text: Text, body: int, count: int) -> tuple[tuple[int, ...], ...]:
+    parts: list[Sequence[int]] = [text.tokens[n * body : (n + 1) * body] for n in range(count)]
+    return tuple((*text.prefix, *part) for part in parts)
