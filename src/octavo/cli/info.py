@@ -1,0 +1,163 @@
+"""`octavo info`: what a model is, what its cache costs, and what will run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from octavo.cli.options import cache_options, make_recipe
+from octavo.cli.output import emit, json_option, size, table
+from octavo.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from octavo import Recipe
+    from octavo.model.shape import ModelShape
+
+__all__ = ["cache_bytes", "command"]
+
+CONTEXT = 100_000
+MIXED = (("q8_0", "q4_0"), ("q8_0", "turbo3"), ("turbo4", "turbo3"))
+
+
+@click.command("info")
+@click.argument("model")
+@click.option(
+    "--tokens",
+    type=click.IntRange(1),
+    default=CONTEXT,
+    show_default=True,
+    metavar="TOKENS",
+    help="Length of the sequence that the last columns are about.",
+)
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
+@cache_options
+@json_option
+def command(model: str, tokens: int, device: str, as_json: bool, **options: Any) -> None:
+    """Show a model's layers by group, its KV bytes for each pair of formats, and what will run and why.
+
+    No weights are read. Without --cache-type-k and --cache-type-v all usual pairs are shown.
+    """
+    recipe = make_recipe(options)
+    from octavo.model.load import inspect_model
+
+    shape = inspect_model(model)
+    chosen = options["k"] or options["v"]
+    found: dict[str, Any] = {
+        "model": model,
+        "architecture": shape.architecture,
+        "parameters": shape.parameters or None,
+        "context": shape.context,
+        "dtype": shape.dtype,
+        "groups": groups(shape),
+        "tokens": tokens,
+        "formats": [costs(shape, r, tokens) for r in ([recipe] if chosen else pairs(recipe))],
+        "backend": backend(device),
+        "notes": list(shape.notes),
+    }
+    if as_json:
+        emit(found)
+    else:
+        show(found)
+
+
+def groups(shape: ModelShape) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": g.name,
+            "layers": len(g.layers),
+            "kv_heads": g.kv_heads,
+            "q_heads": shape.layers[g.layers[0]].q_heads,
+            "head_dim": g.head_dim,
+            "window": g.window,
+        }
+        for g in shape.groups
+    ]
+
+
+def pairs(recipe: Recipe) -> list[Recipe]:
+    """`recipe` with each format on both sides, and with the usual pairs whose keys have more bits."""
+    from octavo.formats.registry import format_names
+
+    names = format_names()
+    mixed = [
+        (k, v)
+        for k, v in (("q8_0", "q4_0"), ("q8_0", "turbo3"), ("turbo4", "turbo3"))
+        if {k, v} <= set(names)
+    ]
+    return [recipe.with_(k=k, v=v) for k, v in [*((n, n) for n in names), *mixed]]
+
+
+def costs(shape: ModelShape, recipe: Recipe, tokens: int) -> dict[str, Any]:
+    """Bits a value and bytes of one more token, and of a sequence of `tokens`."""
+    from octavo.cli.fanout import dense_bytes
+
+    total, further = cache_bytes(shape, recipe, tokens)
+    return {
+        "pair": recipe.pair,
+        "bytes_per_token": further,
+        "bytes": total,
+        "of_dense_16_bit": total / dense_bytes(shape, tokens),
+    }
+
+
+def cache_bytes(shape: ModelShape, recipe: Recipe, tokens: int) -> tuple[int, float]:
+    """(bytes of one sequence's pages at `tokens` tokens, bytes of a further token), by the pool's page sizes.
+
+    Windows are counted as far as they reach; first, young and open pages as plain ones.
+    """
+    import torch
+
+    from octavo.formats.base import PAGE
+    from octavo.pages.store import Store
+
+    total, further = 0, 0.0
+    for group in shape.groups:
+        store = Store(group, recipe, getattr(torch, shape.dtype))
+        pages = -(-tokens // PAGE)
+        if group.window is not None:
+            pages = min(pages, -(-group.window // PAGE) + 1)
+        packed = max(0, pages - recipe.exact_pages - recipe.recent // PAGE - 1) if store.packed_bytes else 0
+        total += packed * store.packed_bytes + (pages - packed) * store.plain_bytes
+        if group.window is None:
+            further += (store.packed_bytes or store.plain_bytes) / PAGE
+    return total, further
+
+
+def backend(device: str) -> dict[str, str]:
+    import torch
+
+    from octavo.attention.dispatch import choose_backend
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        choice = choose_backend(torch.device(device))
+    except RuntimeError as error:
+        raise InvalidRequest(
+            f"device {device!r} does not exist here: {str(error).splitlines()[0]}; try cpu"
+        ) from error
+    return {"device": device, "name": choice.name, "reason": choice.reason}
+
+
+def show(found: dict[str, Any]) -> None:
+    parameters = f"{found['parameters']:,} parameters, " if found["parameters"] else ""
+    limits = f"{parameters}trained on {found['context']:,} tokens, {found['dtype']}"
+    click.echo(f"{found['model']}: {found['architecture']}, {limits}")
+    for note in found["notes"]:
+        click.echo(f"note: {note}")
+    click.echo()
+    header = ["group", "layers", "KV heads", "query heads", "head dim", "window"]
+    rows = [
+        [g["name"], g["layers"], g["kv_heads"], g["q_heads"], g["head_dim"], g["window"]]
+        for g in found["groups"]
+    ]
+    click.echo(table(header, rows) + "\n")
+    header = ["K:V", "bytes/token", f"{found['tokens']:,} tokens", "of dense 16-bit"]
+    rows = [
+        [f["pair"], f["bytes_per_token"], size(f["bytes"]), f"{f['of_dense_16_bit']:.1%}"]
+        for f in found["formats"]
+    ]
+    click.echo(table(header, rows) + "\n")
+    reads = found["backend"]
+    click.echo(f"on {reads['device']}, pages are read by {reads['name']}: {reads['reason']}")

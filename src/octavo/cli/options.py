@@ -1,0 +1,171 @@
+"""Options that several commands share, and the engine and sampling they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from octavo import Engine, Recipe, Sampling
+
+__all__ = [
+    "cache_options",
+    "engine_options",
+    "make_engine",
+    "make_recipe",
+    "make_sampling",
+    "sampling_options",
+]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# None means "not given": the defaults live in Recipe, Engine and Sampling alone.
+RECIPE = {
+    "k": click.option(
+        "--cache-type-k",
+        "-ctk",
+        "k",
+        metavar="FORMAT",
+        help="KV format of the keys, from `octavo formats`.  [default: q8_0]",
+    ),
+    "v": click.option(
+        "--cache-type-v", "-ctv", "v", metavar="FORMAT", help="KV format of the values.  [default: q8_0]"
+    ),
+    "recent": click.option(
+        "--recent",
+        type=int,
+        metavar="TOKENS",
+        help="Tokens that must follow a complete page before it is packed.  [default: 64]",
+    ),
+    "exact_pages": click.option(
+        "--exact-pages",
+        type=int,
+        metavar="PAGES",
+        help="Pages at a sequence's start that are never packed.  [default: 1]",
+    ),
+    "rotate": click.option(
+        "--rotate/--no-rotate",
+        default=None,
+        help="Hadamard rotation of quantised keys and values.  [default: rotate]",
+    ),
+    "centre": click.option(
+        "--centre/--no-centre",
+        default=None,
+        help="Keep each page's mean key apart, in 8 bits.  [default: centre]",
+    ),
+    "k_gain": click.option(
+        "--k-gain", metavar="RULE", help="Gain rule of turbo keys: norm, mmse or unbiased.  [default: norm]"
+    ),
+    "v_gain": click.option(
+        "--v-gain", metavar="RULE", help="Gain rule of turbo values.  [default: unbiased]"
+    ),
+    "sliding": click.option(
+        "--sliding/--no-sliding", default=None, help="Pack sliding-window layers too.  [default: no-sliding]"
+    ),
+}
+"""Recipe field → its option."""
+
+ENGINE = {
+    "memory": click.option(
+        "--memory", metavar="SIZE", help="Budget of the pool, such as 800MB or 4GB.  [default: what is free]"
+    ),
+    "context": click.option(
+        "--context",
+        type=click.IntRange(1),
+        metavar="TOKENS",
+        help="Longest sequence.  [default: the model's]",
+    ),
+    "chunk": click.option(
+        "--chunk",
+        type=click.IntRange(1),
+        metavar="TOKENS",
+        help="Prompt tokens computed in one step.  [default: 512]",
+    ),
+    "device": click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 or auto.  [default: auto]"),
+    "dtype": click.option(
+        "--dtype",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        help="Dtype of weights and plain pages.  [default: auto]",
+    ),
+    "strict": click.option(
+        "--strict", is_flag=True, default=None, help="Refuse to run where the fastest backend cannot."
+    ),
+}
+"""Engine argument → its option."""
+
+SAMPLING = {
+    "max_tokens": click.option(
+        "--max-tokens", "-n", type=int, metavar="TOKENS", help="Longest answer.  [default: 256]"
+    ),
+    "temperature": click.option(
+        "--temperature", type=float, help="0 takes the most likely token.  [default: 0]"
+    ),
+    "top_p": click.option(
+        "--top-p", type=float, help="Keep the likeliest tokens up to this probability.  [default: 1]"
+    ),
+    "top_k": click.option(
+        "--top-k", type=int, help="Keep this many of the likeliest tokens; 0 keeps all.  [default: 0]"
+    ),
+    "min_p": click.option(
+        "--min-p", type=float, help="Drop tokens below this part of the likeliest one.  [default: 0]"
+    ),
+    "seed": click.option("--seed", type=int, help="Makes sampling repeatable."),
+    "stop": click.option(
+        "--stop", multiple=True, metavar="TEXT", help="End the answer before this text (repeatable)."
+    ),
+    "presence_penalty": click.option(
+        "--presence-penalty", type=float, help="Between -2 and 2.  [default: 0]"
+    ),
+    "frequency_penalty": click.option(
+        "--frequency-penalty", type=float, help="Between -2 and 2.  [default: 0]"
+    ),
+    "ignore_eos": click.option(
+        "--ignore-eos", is_flag=True, default=None, help="Go on after the model ends its answer."
+    ),
+}
+"""Sampling field → its option."""
+
+
+def shared(options: dict[str, Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    """A decorator that gives a command all `options`, shown in their order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options.values()):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+cache_options = shared(RECIPE)
+engine_options = shared({**RECIPE, **ENGINE})
+sampling_options = shared(SAMPLING)
+
+
+def given(options: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
+    """Those of `names` that the user gave a value."""
+    return {name: options[name] for name in names if options.get(name) not in (None, ())}
+
+
+def make_recipe(options: dict[str, Any]) -> Recipe:
+    """The recipe that the cache options ask for. Raises UnknownName for a format that does not exist."""
+    from octavo.recipe import Recipe
+
+    return Recipe.from_dict(given(options, RECIPE))
+
+
+def make_sampling(options: dict[str, Any]) -> Sampling:
+    """The sampling that the options ask for."""
+    from octavo.engine.requests import Sampling
+
+    return Sampling(**given(options, SAMPLING))
+
+
+def make_engine(model: str, options: dict[str, Any], **settings: Any) -> Engine:
+    """An engine as the options ask for it; the recipe is checked before weights are read."""
+    recipe = make_recipe(options)
+    from octavo import Engine
+
+    return Engine(model, recipe, **given(options, ENGINE), **settings)
