@@ -6,11 +6,12 @@ from octavo.errors import unknown
 from octavo.formats.base import Format
 from octavo.formats.ggml import GGML
 from octavo.formats.plain import PLAIN
+from octavo.formats.trellis import TRELLIS
 from octavo.formats.turbo import TURBO
 
 __all__ = ["format_names", "get_format"]
 
-_FORMATS: dict[str, Format] = {format.name: format for format in (*PLAIN, *GGML, *TURBO)}
+_FORMATS: dict[str, Format] = {format.name: format for format in (*PLAIN, *GGML, *TURBO, *TRELLIS)}
 
 
 def format_names() -> tuple[str, ...]:
