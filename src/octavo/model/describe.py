@@ -10,16 +10,22 @@ from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from octavo.model.rope import trained_context
 from octavo.model.shape import LayerShape, ModelShape
 
-__all__ = ["modelling", "shape_of", "text_config"]
+__all__ = ["layer_config", "layer_kinds", "modelling", "shape_of", "text_config"]
 
-SLIDING = "sliding_attention"
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def text_config(config: Any) -> Any:
     """The part of a (possibly composite) configuration that describes the causal LM."""
     return config.get_text_config(decoder=True)
+
+
+def layer_config(text: Any, index: int) -> Any:
+    """The configuration of one layer; families whose layers differ (Gemma 4) keep one for each."""
+    return text.per_layer_config[index] if getattr(text, "is_heterogeneous", False) else text
 
 
 @cache
@@ -32,7 +38,22 @@ def _modelling(config_class: Hashable) -> ModuleType | None:
 
 def modelling(config: Any) -> ModuleType | None:
     """The Transformers module that implements the causal LM of `config`; None where there is none."""
-    return _modelling(type(config))
+    kind: Any = type(config)
+    return _modelling(kind)
+
+
+def layer_kinds(text: Any) -> list[str]:
+    """What each layer is, in Transformers' words (`full_attention`, `sliding_attention`, `conv`, ...).
+
+    Older families (mistral, phi3, qwen3_moe) have no list: they slide everywhere or nowhere, and only where
+    their code builds the sliding mask; a stray `sliding_window` in a llama's configuration means nothing.
+    """
+    kinds = getattr(text, "layer_types", None)
+    if kinds:
+        return list(kinds)
+    code = modelling(text)
+    slides = getattr(text, "sliding_window", None) and hasattr(code, "create_sliding_window_causal_mask")
+    return [SLIDING if slides else FULL] * (getattr(text, "num_hidden_layers", None) or 0)
 
 
 def shape_of(
@@ -43,13 +64,14 @@ def shape_of(
     `dtype` is the torch dtype's name the weights will run in; by default the one the configuration names.
     """
     text = text_config(config)
-    layers = tuple(_layer(text, index) for index in range(text.num_hidden_layers))
+    kinds = layer_kinds(text)
+    layers = tuple(_layer(layer_config(text, n), n, kinds[n]) for n in range(text.num_hidden_layers))
     return ModelShape(
         architecture=text.model_type.removesuffix("_text"),
         layers=layers,
         hidden=text.hidden_size,
         vocab=text.vocab_size,
-        context=text.max_position_embeddings,
+        context=trained_context(text),
         dtype=dtype or _dtype_name(config) or _dtype_name(text) or "float32",
         parameters=parameters,
         notes=notes,
@@ -61,27 +83,10 @@ def _dtype_name(config: Any) -> str | None:
     return str(dtype).removeprefix("torch.") if dtype is not None else None
 
 
-def _layer(text: Any, index: int) -> LayerShape:
-    q_heads = text.num_attention_heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or q_heads
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // q_heads
-    return LayerShape(index, q_heads, kv_heads, head_dim, _window(text, index))
-
-
-def _window(text: Any, index: int) -> int | None:
-    """Tokens that layer `index` sees, the query itself included.
-
-    Transformers' sliding mask keeps key j for query i when j > i - sliding_window: the query counts.
-    Families with `layer_types` slide where the list says so; the older ones (mistral, phi3, qwen3_moe)
-    slide everywhere or nowhere, and only where their code builds the sliding mask.
-    """
-    window = getattr(text, "sliding_window", None)
-    kinds = getattr(text, "layer_types", None)
-    if not window:
-        return None
-    slides = kinds[index] == SLIDING if kinds else _can_slide(text)
-    return int(window) if slides else None
-
-
-def _can_slide(text: Any) -> bool:
-    return hasattr(modelling(text), "create_sliding_window_causal_mask")
+def _layer(layer: Any, index: int, kind: str) -> LayerShape:
+    """One layer. Transformers' sliding mask keeps key j for query i when j > i - sliding_window, in every
+    family: the query counts, as LayerShape.window wants it."""
+    q_heads = layer.num_attention_heads
+    kv_heads = getattr(layer, "num_key_value_heads", None) or q_heads
+    head_dim = getattr(layer, "head_dim", None) or layer.hidden_size // q_heads
+    return LayerShape(index, q_heads, kv_heads, head_dim, layer.sliding_window if kind == SLIDING else None)

@@ -64,6 +64,10 @@ class Tokenizer:
         """
         return self._encode(self._chat().render(messages, continue_final=continue_final))
 
+    def chat_text(self, messages: Sequence[Message], *, continue_final: bool = False) -> str:
+        """The same as text: control tokens, also those that stood in messages, are spelled out."""
+        return "".join(text for text, _ in self._chat().render(messages, continue_final=continue_final))
+
     def document(self, text: str, *, raw: bool) -> list[int]:
         """The tokens that a document's readers share: what precedes it, and its text as one unit.
 
