@@ -230,15 +230,20 @@ class Engine:
             for reader in readers:
                 reader.close()
 
-    def score(self, tokens: Sequence[int], *, chunk: int = 64) -> Iterator[tuple[int, torch.Tensor]]:
+    def score(
+        self, tokens: Sequence[int], *, chunk: int = 64, wanted: int = 0
+    ) -> Iterator[tuple[int, torch.Tensor]]:
         """Teacher forcing: (start, final hidden states [n, hidden]) chunk by chunk, on private pages.
 
-        Tokens of one chunk see each other exactly; pages are packed as they are when serving.
+        Tokens of one chunk see each other exactly; pages are packed as they are when serving. Rows before `wanted`
+        need not come: then pages are shared, and what the pool already has of them is not computed again.
         """
         if not len(tokens):
             raise InvalidRequest("there are no tokens to score")
         self._check_length(len(tokens), "text")
-        return score(self._core, check_ids(tokens, self.shape.vocab), chunk, next(self._core.ids))
+        if not 0 <= wanted < len(tokens):
+            raise InvalidRequest(f"wanted is {wanted}; the rows of {len(tokens)} tokens are 0 to {len(tokens) - 1}")
+        return score(self._core, check_ids(tokens, self.shape.vocab), chunk, next(self._core.ids), wanted)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final hidden states [n, hidden] → logits [n, vocab] float32."""
