@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, Protocol
@@ -81,5 +81,3 @@ def _read(stream: Iterator[Delta]) -> Answer:
     except OctavoError as error:
         return Answer.failed(str(error))
     return Answer.of("".join(parts))
-
-

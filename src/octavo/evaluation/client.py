@@ -84,7 +84,8 @@ class UrlAnswerer:
     def _ask(self, question: Question) -> str:
         common = {"model": self.model, "max_tokens": question.max_tokens, "temperature": 0}
         if question.messages:
-            reply = self._post("chat/completions", {**common, "messages": [dict(m) for m in question.messages]})
+            messages = [dict(message) for message in question.messages]
+            reply = self._post("chat/completions", {**common, "messages": messages})
             return str(reply["choices"][0]["message"]["content"] or "")
         reply = self._post("completions", {**common, "prompt": self._prompt(question)})
         return str(reply["choices"][0]["text"])

@@ -1,8 +1,8 @@
 """KL divergence between two next-token distributions over the whole vocabulary.
 
 Logits are float32; exponentials are summed in float64. With e_i = exp(r_i − max r) and Z = Σ e_i,
-KL(r ‖ c) = Σ e_i (r_i − c_i) / Z − (lse r − lse c): no log-probability is ever rounded to float32, so two equal
-runs give 0 and errors stay near 1e-7 nats whatever the vocabulary.
+KL(r ‖ c) = Σ e_i (r_i − c_i) / Z − (lse r − lse c): no log-probability is ever rounded to float32, so two
+equal runs give 0 and errors stay near 1e-7 nats whatever the vocabulary.
 """
 
 from __future__ import annotations
@@ -72,4 +72,3 @@ def tiles(rows: int, vocab: int) -> Iterator[tuple[int, int]]:
     """Row ranges whose logits fit in TILE_BYTES."""
     size = max(1, TILE_BYTES // (4 * _COPIES * vocab))
     return ((start, min(rows, start + size)) for start in range(0, rows, size))
-

@@ -40,7 +40,8 @@ def _git(folder: Path, *arguments: str) -> str:
 def environment(device: torch.device | str, dtype: str) -> dict[str, Any]:
     """Version, commit, libraries and device, for a report."""
     kind = torch.device(device).type
-    name = torch.cuda.get_device_name(device) if kind == "cuda" else platform.processor() or platform.machine()
+    cpu = platform.processor() or platform.machine()
+    name = torch.cuda.get_device_name(device) if kind == "cuda" else cpu
     return {
         "version": version(),
         "commit": commit(),

@@ -1,8 +1,9 @@
 """KLD of KV recipes against the same engine with plain pages: teacher-forced, over the whole vocabulary.
 
-The order is that of trust: the reference must be sane, q8_0 must look harmless on it (validity control), plain
-against plain must be quiet (noise floor), and only then is anything measured. Memory is bounded by one tile of
-logits (`divergence.TILE_BYTES`), one window of hidden states, and 9 bytes a token for the row in hand.
+The order is that of trust: the reference must be sane, q8_0 must look harmless on it (validity control),
+plain against plain must be quiet (noise floor), and only then is anything measured. Memory is bounded by
+one tile of logits (`divergence.TILE_BYTES`), one window of hidden states, and 9 bytes a token of the row in
+hand.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from octavo.evaluation.base import Base, BaseWriter, open_base
 from octavo.evaluation.divergence import Divergence, Surprise, divergence, surprise, tiles
 from octavo.evaluation.protocols import Scorer
 from octavo.evaluation.rows import RowFile, Summary, summarise
+from octavo.evaluation.sizes import bits_per_value, bytes_per_token
 from octavo.evaluation.validity import Validity, check_control, check_reference
 from octavo.evaluation.windows import Windows
+from octavo.model.shape import ModelShape
 from octavo.recipe import Recipe
 
 __all__ = ["ContextResult", "KldRun", "Progress", "make_base", "measure"]
@@ -59,7 +62,7 @@ class KldRun:
     engine: Callable[[Recipe, int], ScoringEngine]
     identity: dict[str, str]
     recipes: Sequence[Recipe]
-    vocab: int
+    shape: ModelShape
     folder: Path
     chunk: int = 64
     noise_chunk: int = 48
@@ -74,7 +77,7 @@ class KldRun:
             windows.ctx,
             windows.tokens,
             reference,
-            check_reference(reference["entropy"], self.vocab, reference["ppl"]),
+            check_reference(reference["entropy"], self.shape.vocab, reference["ppl"]),
         )
         if not result.validity.valid:
             return result
@@ -101,7 +104,14 @@ class KldRun:
         return open_base(path, identity)
 
     def _row(
-        self, recipe: Recipe, windows: Windows, base: Base, identity: dict[str, str], name: str, *, chunk: int = 0
+        self,
+        recipe: Recipe,
+        windows: Windows,
+        base: Base,
+        identity: dict[str, str],
+        name: str,
+        *,
+        chunk: int | None = None,
     ) -> dict[str, Any]:
         chunk = chunk or self.chunk
         told = {**identity, "recipe": repr(recipe), "chunk": str(chunk)}
@@ -113,7 +123,7 @@ class KldRun:
                 measure(engine, windows, base, row, chunk=chunk, progress=self.progress, name=name)
             finally:
                 engine.close()
-        return row_figures(recipe, row, reference_figures(base)["ppl"])
+        return row_figures(recipe, row, self.shape, reference_figures(base)["ppl"])
 
 
 def make_base(
@@ -158,7 +168,7 @@ def measure(
 
 
 def _targets(tokens: Sequence[int], start: int, count: int) -> Tensor:
-    """The tokens that follow rows [start, start + count); behind the last there is none, and 0 stands there."""
+    """The tokens that follow rows [start, start + count); 0 behind the last, where none follows."""
     following = [*tokens[start + 1 : start + 1 + count], 0]
     return torch.tensor(following[:count])
 
@@ -195,14 +205,16 @@ def reference_figures(base: Base) -> dict[str, float]:
     }
 
 
-def row_figures(recipe: Recipe, row: RowFile, reference_ppl: float) -> dict[str, Any]:
+def row_figures(recipe: Recipe, row: RowFile, shape: ModelShape, reference_ppl: float) -> dict[str, Any]:
     """One row of the table, and what it belongs to."""
     summary: Summary = summarise(row)
     return {
         "k": recipe.k,
         "v": recipe.v,
+        "bits_per_value": bits_per_value(recipe, shape),
+        "bytes_per_token": bytes_per_token(recipe, shape),
         **summary.figures,
         "ppl_ratio": summary.figures["ppl"] / reference_ppl,
-        "windows_mean_kld": summary.windows,
+        "block_kld": summary.blocks,
         "values": str(row.path.name),
     }

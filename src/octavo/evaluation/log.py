@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo.evaluation.answers import Answer, Answerer, Question
 
-__all__ = ["Item", "Scored", "SampleLog", "answer_all"]
+__all__ = ["Item", "SampleLog", "Scored", "answer_all"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ __all__ = ["Measure", "measure_of"]
 class Measure:
     """One figure of a report.
 
-    key       what was measured, such as "ctx 2048 q8_0:q4_0"
+    key       what was measured, such as "niah_single_1 4096"
+    target    on what: a recipe's pair of formats, or a server's model
     name      the figure and its unit, such as "KLD (nats)"
     values    one a sample
     samples   the samples' names: measures with the same names are compared pairwise
@@ -23,6 +24,7 @@ class Measure:
     """
 
     key: str
+    target: str
     name: str
     values: tuple[float, ...]
     samples: tuple[str, ...]
@@ -42,6 +44,7 @@ class Measure:
         """Plain data for report.json."""
         return {
             "key": self.key,
+            "target": self.target,
             "name": self.name,
             "better": self.better,
             "mean": self.mean,
@@ -54,9 +57,11 @@ class Measure:
     def from_dict(cls, data: dict[str, Any]) -> Measure:
         """The inverse of `as_dict`. Raises KeyError or TypeError on other data."""
         values, samples = tuple(map(float, data["values"])), tuple(map(str, data["samples"]))
-        return cls(data["key"], data["name"], values, samples, data["better"])
+        return cls(data["key"], data["target"], data["name"], values, samples, data["better"])
 
 
-def measure_of(key: str, name: str, scores: Sequence[tuple[str, float]], better: str = "high") -> Measure:
+def measure_of(
+    key: str, target: str, name: str, scores: Sequence[tuple[str, float]], better: str = "high"
+) -> Measure:
     """A measure from (sample, value) pairs."""
-    return Measure(key, name, tuple(v for _, v in scores), tuple(s for s, _ in scores), better)
+    return Measure(key, target, name, tuple(v for _, v in scores), tuple(s for s, _ in scores), better)

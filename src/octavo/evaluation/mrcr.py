@@ -62,7 +62,8 @@ def read_mrcr(path: Path, tokenizer: TextTokenizer) -> list[MrcrRow]:
         return [_row(n, row, tokenizer) for n, row in enumerate(rows)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidFile(
-            f"{path} cannot be read as MRCR ({type(error).__name__}: {error}); it needs the columns {', '.join(_COLUMNS)}"
+            f"{path} cannot be read as MRCR ({type(error).__name__}: {error}); it needs the columns "
+            + ", ".join(_COLUMNS)
         ) from error
 
 
@@ -101,13 +102,14 @@ def run_mrcr(
 ) -> list[dict[str, Any]]:
     """One table row for each number of needles and bin that has samples.
 
-    Rows of different bins are different conversations: they are no curve over length. Rows that exceed `context`
-    or lie outside the bins are counted under "left_out", not scored.
+    Rows of different bins are different conversations: they are no curve over length. Rows that exceed
+    `context` or lie outside the bins are counted under "left_out", not scored.
     """
     binned = [row for row in rows if bin_of(row.tokens) and row.tokens + _slack(row) <= context]
     scored = answer_all(answerer, [_item(row) for row in binned], log, progress)
     cells: dict[tuple[int, str], list[Scored]] = {}
-    for row, answer in sorted(zip(binned, scored, strict=True), key=lambda pair: (pair[0].needles, pair[0].tokens)):
+    together = sorted(zip(binned, scored, strict=True), key=lambda pair: (pair[0].needles, pair[0].tokens))
+    for row, answer in together:
         cells.setdefault((row.needles, bin_of(row.tokens) or ""), []).append(answer)
     left_out = len(rows) - len(binned)
     return [_table_row(key, cell, target, left_out) for key, cell in cells.items()]
@@ -145,4 +147,4 @@ def _table_row(key: tuple[int, str], cell: list[Scored], target: str, left_out: 
 def cell_measure(key: tuple[int, str], cell: Sequence[Scored], target: str) -> Measure:
     """The scores of one cell, sample by sample."""
     scores = [(s.key, s.score) for s in cell if s.score is not None]
-    return measure_of(f"{key[0]} needles {key[1]} {target}", "score", scores)
+    return measure_of(f"{key[0]} needles {key[1]}", target, "score", scores)

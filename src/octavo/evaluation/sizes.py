@@ -10,7 +10,7 @@ from octavo.formats.registry import get_format
 from octavo.model.shape import LayerGroup, ModelShape
 from octavo.recipe import Recipe
 
-__all__ = ["bits_per_value", "bytes_per_token"]
+__all__ = ["bits_per_value", "bytes_per_token", "pool_bytes"]
 
 
 def bits_per_value(recipe: Recipe, shape: ModelShape) -> float:
@@ -52,3 +52,9 @@ def _page_bytes(recipe: Recipe, group: LayerGroup, shape: ModelShape) -> int:
         codec = PageCodec(format, group.head_dim, side, centred=centre and format.quantised, dtype=dtype)
         total += codec.nbytes
     return total * group.kv_heads * len(group.layers)
+
+
+def pool_bytes(shape: ModelShape, tokens: int) -> int:
+    """A pool that holds `tokens` of any recipe with room to spare, open and young pages included."""
+    dtype: torch.dtype = getattr(torch, shape.dtype)
+    return 2 * shape.kv_values_per_token() * dtype.itemsize * (tokens + 2048)

@@ -25,7 +25,7 @@ class Validity:
 
 
 def check_reference(entropy: float, vocab: int, ppl: float) -> Validity:
-    """Whether the reference's own predictions mean anything: a flat distribution makes every format look perfect.
+    """Whether the reference's own predictions mean anything: flat ones make every format look perfect.
 
     entropy    mean entropy in nats
     """

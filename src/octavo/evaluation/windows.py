@@ -50,7 +50,8 @@ def read_text(path: Path, tokenizer: TextTokenizer) -> Text:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path} cannot be read as UTF-8 text: {error}") from error
     tokens = tuple(tokenizer.encode(text, special=False))
-    return Text(path.name, hashlib.sha256(data).hexdigest(), tokens, tuple(tokenizer.encode("", special=True)))
+    prefix = tuple(tokenizer.encode("", special=True))
+    return Text(path.name, hashlib.sha256(data).hexdigest(), tokens, prefix)
 
 
 def cut(text: Text, ctx: int, *, tokens: int | None = None) -> Windows:

@@ -27,9 +27,7 @@ _FWE = (
     "frequently appeared coded words. {context}\nQuestion: Do not provide any explanation. Please ignore "
     "the dots '....'. What are the three most frequently appeared words in the above coded text?"
 )
-_FWE_PREFIX = (
-    " Answer: According to the coded text above, the three most frequently appeared words are:"
-)
+_FWE_PREFIX = " Answer: According to the coded text above, the three most frequently appeared words are:"
 _LETTERS = 6
 _ZETA_2 = pi * pi / 6
 

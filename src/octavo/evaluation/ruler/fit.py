@@ -80,8 +80,8 @@ class Fitter:
         if fits is None:
             assert over is not None
             raise InvalidRequest(
-                f"length {self.length} is too short for {self.task.name}: its smallest prompt and answer take "
-                f"{over.sample.tokens} tokens"
+                f"length {self.length} is too short for {self.task.name}: its smallest prompt and answer "
+                f"take {over.sample.tokens} tokens"
             )
         if over is None:
             raise InvalidRequest(
@@ -113,7 +113,5 @@ class Fitter:
         tokens = tuple(self._prompter.tokens(draft))
         total = len(tokens) + self.task.max_tokens
         task = self.task
-        sample = Sample(
-            task.name, task.metric, self.length, index, draft, task.max_tokens, total, tokens
-        )
+        sample = Sample(task.name, task.metric, self.length, index, draft, task.max_tokens, total, tokens)
         return _Built(units, sample)

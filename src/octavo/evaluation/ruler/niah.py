@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from typing import Literal
 
@@ -119,7 +120,7 @@ def _in_essay(rng: Random, sentences: Sequence[str], needles: Sequence[str]) -> 
     depths = sorted(rng.sample(_DEPTHS, len(needles)))
     places = [0, *(int(len(sentences) * (depth / 100)) for depth in depths), len(sentences)]
     parts: list[str] = []
-    for n, (start, stop) in enumerate(zip(places, places[1:], strict=False)):
+    for n, (start, stop) in enumerate(pairwise(places)):
         parts.append(" ".join(sentences[start:stop]))
         parts.extend(needles[n : n + 1])
     return " ".join(parts)

@@ -18,7 +18,9 @@ _INSTRUCTION = (
     "words."
 )
 _TEMPLATE = (
-    _INSTRUCTION + "\n\nThe following are given documents.\n\n{context}\n\n" + _INSTRUCTION
+    _INSTRUCTION
+    + "\n\nThe following are given documents.\n\n{context}\n\n"
+    + _INSTRUCTION
     + "\n\nQuestion: {query}"
 )
 _PREFIX = " Answer:"

@@ -30,7 +30,7 @@ class Cell:
     def measure(self) -> Measure:
         """The score in percent, sample by sample."""
         scores = [(s.key, 100 * s.score) for s in self.scored if s.score is not None]
-        return measure_of(f"{self.task} {self.length} {self.target}", "score (%)", scores)
+        return measure_of(f"{self.task} {self.length}", self.target, "score (%)", scores)
 
     def count(self, status: str) -> int:
         """Samples of one status: ok, empty, error, timeout."""
@@ -70,8 +70,9 @@ class RulerRun:
     progress: Callable[[str, int, int], None] = field(default=lambda what, done, total: None)
 
     def run(self, answerer: Answerer, log: SampleLog, target: str) -> list[Cell]:
-        """Every task at every length; all samples are drawn before the first is asked."""
-        return [self._cell(answerer, log, target, task, length) for task in self.tasks for length in self.lengths]
+        """Every task at every length."""
+        wanted = [(task, length) for task in self.tasks for length in self.lengths]
+        return [self._cell(answerer, log, target, task, length) for task, length in wanted]
 
     def check(self) -> None:
         """Draw one sample of each task and length: what cannot be drawn is refused before any work."""

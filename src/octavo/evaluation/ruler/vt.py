@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from random import Random
 from string import ascii_uppercase
 
@@ -36,8 +37,8 @@ class VariableTracking(Task):
 
     def draw(self, rng: Random, units: int, index: int, length: int) -> Draft:
         question, names, value = _question(rng, units, letters=5)
-        asked = {"count": _HOPS + 1, "query": value}
-        return Draft(_example(rng, self._example_lines) + "\n" + question, _PREFIX.format(**asked), tuple(names))
+        prefix = _PREFIX.format(count=_HOPS + 1, query=value)
+        return Draft(_example(rng, self._example_lines) + "\n" + question, prefix, tuple(names))
 
     @staticmethod
     def example_lines(count_tokens: Callable[[str], int]) -> int:
@@ -57,7 +58,7 @@ def _question(rng: Random, lines: int, *, letters: int) -> tuple[str, list[str],
     names = _names(rng, letters)
     value = str(rng.randrange(10_000, 99_999))
     chain = [f"VAR {names[0]} = {value}"]
-    chain += [f"VAR {new} = VAR {old} " for old, new in zip(names, names[1:], strict=False)]
+    chain += [f"VAR {new} = VAR {old} " for old, new in pairwise(names)]
     return _TEMPLATE.format(context=_hidden(rng, chain, lines), query=value), names, value
 
 

@@ -1,0 +1,187 @@
+"""Options and output that the commands of `octavo eval` share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from octavo.cli.output import Status, emit
+
+if TYPE_CHECKING:
+    from octavo.evaluation.report import Report
+    from octavo.evaluation.setup import Bench
+    from octavo.recipe import Recipe
+
+__all__ = [
+    "NUMBERS",
+    "bench_options",
+    "finish",
+    "formats_option",
+    "make_bench",
+    "make_recipes",
+    "out_folder",
+    "progress_on",
+    "recipe_settings",
+]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Numbers(click.ParamType):
+    """Whole numbers with commas between."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of whole numbers such as 1024,2048", param, ctx)
+        if min(numbers) < 1:
+            self.fail(f"{value!r} has a number below 1", param, ctx)
+        return numbers
+
+
+NUMBERS = Numbers()
+ON_OFF = click.Choice(["on", "off"])
+SETTINGS = ("recent", "exact_pages", "centre", "rotate", "sliding", "k_gain", "v_gain")
+
+BENCH = (
+    click.option(
+        "--recent",
+        type=click.IntRange(0),
+        metavar="TOKENS",
+        help="Tokens that must follow a complete page before it is packed.  [default: 64]",
+    ),
+    click.option(
+        "--exact-pages",
+        type=click.IntRange(0),
+        metavar="PAGES",
+        help="Pages at a sequence's start that are never packed.  [default: 1]",
+    ),
+    click.option("--centre", type=ON_OFF, help="Keep each page's mean key apart.  [default: on]"),
+    click.option(
+        "--rotate", type=ON_OFF, help="Hadamard rotation of quantised keys and values.  [default: on]"
+    ),
+    click.option("--sliding", type=ON_OFF, help="Pack sliding-window layers too.  [default: off]"),
+    click.option("--k-gain", metavar="RULE", help="Gain rule of turbo keys: norm, mmse or unbiased."),
+    click.option("--v-gain", metavar="RULE", help="Gain rule of turbo values."),
+    click.option(
+        "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1 or auto."
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        default="auto",
+        show_default=True,
+        help="Dtype of weights and plain pages.",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Report folder; the same folder takes up an interrupted run.  [default: reports/COMMAND-MODEL]",
+    ),
+)
+
+
+def bench_options(command: Command) -> Command:
+    """The recipe's settings, device, dtype and report folder."""
+    for option in reversed(BENCH):
+        command = option(command)
+    return command
+
+
+def formats_option(default: str) -> Callable[[Command], Command]:
+    """--formats: pairs of KV formats."""
+    return click.option(
+        "--formats",
+        default=default,
+        show_default=True,
+        metavar="K[:V],…",
+        help="KV formats to measure: one for both sides, or keys:values (`octavo formats`).",
+    )
+
+
+def recipe_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """The recipe fields that the user gave a value."""
+    given = {name: options[name] for name in SETTINGS if options[name] is not None}
+    return {name: value == "on" if value in ("on", "off") else value for name, value in given.items()}
+
+
+def make_recipes(formats: str, options: dict[str, Any], **defaults: Any) -> list[Recipe]:
+    """One recipe a pair. Raises UnknownName for a format that does not exist."""
+    from octavo.recipe import Recipe
+
+    settings = {**defaults, **recipe_settings(options)}
+    return [Recipe.from_pair(pair.strip(), **settings) for pair in formats.split(",")]
+
+
+def make_bench(model: str, options: dict[str, Any], *, all_quantised: bool = False) -> Bench:
+    """The loaded model. Checks first that the report can be drawn."""
+    from octavo.evaluation.plots import require_plots
+    from octavo.evaluation.setup import open_bench
+
+    require_plots()
+    return open_bench(model, device=options["device"], dtype=options["dtype"], all_quantised=all_quantised)
+
+
+def out_folder(options: dict[str, Any], kind: str, model: str) -> Path:
+    """--out, or a folder named after command and model."""
+    given: Path | None = options["out"]
+    return given or Path("reports") / f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model).strip('-')}"
+
+
+def progress_on(status: Status) -> Callable[[str, int, int], None]:
+    """A progress function that keeps a bar on stderr."""
+
+    def show(what: str, done: int, total: int) -> None:
+        filled = 20 * done // max(total, 1)
+        status.show(f"{what}  [{'#' * filled}{'.' * (20 - filled)}] {done}/{total}")
+
+    return show
+
+
+def finish(report: Report, folder: Path, document: dict[str, Any], as_json: bool) -> None:
+    """Write the report, print it (or its JSON line), and leave with status 1 if it is invalid."""
+    from octavo.evaluation.report import plain_data
+
+    report.write(folder)
+    if as_json:
+        emit(plain_data({**document, "report": str(folder)}))
+    else:
+        show(report)
+        click.echo(f"\nreport: {folder / 'index.html'}")
+    if report.invalid:
+        click.get_current_context().exit(1)
+
+
+def show(report: Report) -> None:
+    """The report's tables on the terminal."""
+    from octavo.evaluation.report import number
+
+    for reason in report.invalid:
+        click.echo(f"INVALID: {reason}")
+    for part in report.tables:
+        click.echo(f"\n{part.title}")
+        click.echo(aligned([part.header, *[[number(cell) for cell in row] for row in part.rows]]))
+    for note in report.notes:
+        click.echo(note)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns to the right, the first to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,125 @@
+"""Who answers prompts: an engine made here, or a server behind --url."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from octavo.cli.eval_options import make_bench
+
+if TYPE_CHECKING:
+    from octavo.evaluation.answers import Answerer
+    from octavo.evaluation.protocols import TextTokenizer
+    from octavo.evaluation.setup import Bench
+    from octavo.recipe import Recipe
+
+__all__ = ["Source", "answerer_of", "url_options"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+URL = (
+    click.option(
+        "--url",
+        metavar="URL",
+        help="An OpenAI-compatible server (…/v1) that answers instead of an engine made here.",
+    ),
+    click.option("--url-model", metavar="NAME", help="The model's name on the server.  [default: MODEL]"),
+    click.option(
+        "--send",
+        type=click.Choice(["tokens", "text"]),
+        default="tokens",
+        show_default=True,
+        help="How prompts are sent to the server.",
+    ),
+    click.option(
+        "--timeout",
+        type=float,
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="For one answer of the server.",
+    ),
+    click.option(
+        "--api-key",
+        envvar="OPENAI_API_KEY",
+        metavar="KEY",
+        help="For the server.  [default: $OPENAI_API_KEY]",
+    ),
+)
+
+
+def url_options(command: Command) -> Command:
+    """--url and what belongs to it."""
+    for option in reversed(URL):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Source:
+    """Makes answerers. `local` tells an engine from a server."""
+
+    bench: Bench | None
+    options: dict[str, Any]
+    model: str
+    tokens: int
+    batch: int
+    tokenizer: TextTokenizer
+
+    @property
+    def local(self) -> bool:
+        return self.bench is not None
+
+    def setup(self, **more: Any) -> dict[str, Any]:
+        """What a report says about how it was measured."""
+        if self.bench is not None:
+            return self.bench.setup(**more)
+        from octavo.evaluation.identity import version
+
+        url = self.options["url"]
+        return {
+            "model_name": f"{self.model} at {url}",
+            "model": self.model,
+            "url": url,
+            "version": version(),
+            **more,
+        }
+
+    @contextmanager
+    def open(self, recipe: Recipe) -> Iterator[tuple[Answerer, str]]:
+        """An answerer, and what to call it in tables."""
+        if self.bench is None:
+            yield self._server(), self.options["url_model"] or self.model
+            return
+        from octavo.evaluation.answers import EngineAnswerer
+
+        room = self.tokens * self.batch
+        with self.bench.engine(recipe, tokens=room, sequences=self.batch) as engine:
+            yield EngineAnswerer(engine, batch=self.batch), recipe.pair
+
+    def _server(self) -> Answerer:
+        from octavo.evaluation.client import UrlAnswerer
+
+        return UrlAnswerer(
+            self.options["url"],
+            self.options["url_model"] or self.model,
+            timeout=self.options["timeout"],
+            concurrent=self.batch,
+            send=self.options["send"],
+            tokenizer=self.tokenizer,
+            api_key=self.options["api_key"],
+        )
+
+
+def answerer_of(model: str, options: dict[str, Any], *, tokens: int, batch: int) -> Source:
+    """Load the model, or only its tokenizer where a server answers."""
+    if options["url"]:
+        from octavo.evaluation.setup import load_tokenizer
+
+        return Source(None, options, model, tokens, batch, load_tokenizer(model))
+    bench = make_bench(model, options)
+    return Source(bench, options, model, tokens, batch, bench.loaded.tokenizer)

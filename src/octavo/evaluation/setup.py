@@ -1,0 +1,72 @@
+"""One model under several recipes: it is loaded once, and engines are made of it as they are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from octavo.engine.engine import Engine
+from octavo.errors import InvalidFile
+from octavo.evaluation.identity import environment
+from octavo.evaluation.sizes import pool_bytes
+from octavo.model.load import LoadedModel, load_model
+from octavo.model.source import resolve
+from octavo.model.tokenizer import Tokenizer
+from octavo.recipe import Recipe
+
+__all__ = ["Bench", "load_tokenizer", "open_bench"]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A loaded model and how its engines are made."""
+
+    loaded: LoadedModel
+    all_quantised: bool = False
+
+    def engine(self, recipe: Recipe, *, tokens: int, chunk: int = 512, sequences: int = 1) -> Engine:
+        """An engine whose pool holds `tokens` for `sequences` together."""
+        return Engine(
+            self.loaded,
+            recipe,
+            memory=pool_bytes(self.loaded.shape, tokens),
+            chunk=chunk,
+            max_sequences=sequences,
+            all_quantised=self.all_quantised,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = next(self.loaded.module.parameters()).device
+        return device
+
+    def setup(self, **more: Any) -> dict[str, Any]:
+        """What a report says about how it was measured."""
+        return {
+            "model_name": self.loaded.name,
+            "model": self.loaded.identity,
+            **more,
+            **environment(self.device, self.loaded.shape.dtype),
+        }
+
+
+def open_bench(
+    model: str | Path, *, device: str = "auto", dtype: str = "auto", all_quantised: bool = False
+) -> Bench:
+    """Load `model`; device "auto" takes the GPU if there is one."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Bench(load_model(model, device=device, dtype=dtype), all_quantised)
+
+
+def load_tokenizer(model: str | Path) -> Tokenizer:
+    """The tokenizer of `model` alone: a server has the weights. Raises InvalidFile."""
+    source = resolve(model)
+    try:
+        return Tokenizer(AutoTokenizer.from_pretrained(str(source)))
+    except (OSError, ValueError) as error:
+        raise InvalidFile(f"{source} has no tokenizer that Transformers can load: {error}") from error
