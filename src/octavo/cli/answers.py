@@ -56,9 +56,7 @@ class Answer:
     def describe(self, seconds: float) -> str:
         """ "4,812 prompt tokens, 4,800 cached; 40 generated in 2.9 s"."""
         prompt = count(self.prompt_tokens, "prompt token")
-        return (
-            f"{prompt}, {self.cached_tokens:,} of them cached; {self.tokens:,} generated in {seconds:.1f} s"
-        )
+        return f"{prompt}, {self.cached_tokens:,} cached; {self.tokens:,} generated in {seconds:.1f} s"
 
 
 def load_document(engine: Engine, text: str | Sequence[int], *, raw: bool = False) -> Document:

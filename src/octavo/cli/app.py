@@ -82,8 +82,6 @@ def run_app(arguments: list[str] | None = None) -> int:
         return fail("interrupted", 130)
     except KeyboardInterrupt:
         return fail("interrupted", 130)
-    except BrokenPipeError:
-        return closed_pipe()
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -105,9 +103,3 @@ def explain(error: Exception) -> tuple[str, int]:
 def fail(message: str, status: int) -> int:
     click.echo("octavo: error: " + " ".join(message.split()), err=True)
     return status
-
-
-def closed_pipe() -> int:
-    """The reader of our output left (`octavo ... | head`): nothing is wrong, nothing more can be said."""
-    sys.stdout = None  # the interpreter would flush it into the closed pipe at exit
-    return 0

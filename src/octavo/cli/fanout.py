@@ -78,9 +78,7 @@ def command(
         cast = cast or made_up(engine.tokenizer, agents or 4, suffix_tokens)
         tokens = engine.tokenizer.document(text, raw=cast.raw or not engine.tokenizer.has_chat)
         if document_tokens is not None and document_tokens > len(tokens):
-            raise InvalidRequest(
-                f"{path} has {len(tokens):,} tokens, fewer than the {document_tokens:,} asked for"
-            )
+            raise InvalidRequest(f"{path} has {len(tokens):,} tokens; {document_tokens:,} were asked for")
         fanout = Fanout(engine, cast, tokens[:document_tokens], max_tokens)
         found = fanout.run(cold)
     if as_json:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from octavo.cli.output import emit, json_option, table
+
+if TYPE_CHECKING:
+    from octavo.formats.base import Format
 
 __all__ = ["command"]
 
@@ -23,12 +28,19 @@ def command(head_dim: int, as_json: bool) -> None:
     from octavo.formats.registry import format_names, get_format
 
     formats = [get_format(name) for name in format_names()]
-    rows = [
-        {"name": f.name, "bits": f.bits_per_value(head_dim), "page_bytes": f.nbytes(head_dim), "use": f.use}
-        for f in formats
-    ]
     if as_json:
-        emit({"head_dim": head_dim, "formats": rows})
+        emit({"head_dim": head_dim, "formats": [describe(f, head_dim) for f in formats]})
         return
-    click.echo(table(["format", "bits/value", "bytes/page", "use"], [[*row.values()] for row in rows]))
+    rows = [[f.name, f.bits_per_value(head_dim), f.nbytes(head_dim), f.use] for f in formats]
+    click.echo(table(["format", "bits/value", "bytes/page", "use"], rows))
     click.echo(f"\nbytes/page: 64 tokens of one KV head with head_dim {head_dim}, keys or values.")
+    click.echo("plain is shown for a float32 model.")
+
+
+def describe(form: Format, head_dim: int) -> dict[str, str | int | float]:
+    return {
+        "name": form.name,
+        "bits_per_value": form.bits_per_value(head_dim),
+        "page_bytes": form.nbytes(head_dim),
+        "use": form.use,
+    }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from octavo.cli.options import cache_options, make_recipe
+from octavo.cli.options import announce_conversion, cache_options, make_recipe
 from octavo.cli.output import emit, json_option, size, table
 from octavo.errors import InvalidRequest
 
@@ -39,6 +39,7 @@ def command(model: str, tokens: int, device: str, as_json: bool, **options: Any)
     No weights are read. Without --cache-type-k and --cache-type-v all usual pairs are shown.
     """
     recipe = make_recipe(options)
+    announce_conversion(model)
     from octavo.model.load import inspect_model
 
     shape = inspect_model(model)
@@ -115,8 +116,8 @@ def cache_bytes(shape: ModelShape, recipe: Recipe, tokens: int) -> tuple[int, fl
     for group in shape.groups:
         store = Store(group, recipe, getattr(torch, shape.dtype))
         pages = -(-tokens // PAGE)
-        if group.window is not None:
-            pages = min(pages, -(-group.window // PAGE) + 1)
+        if group.window is not None:  # the next token sees window - 1 tokens and itself
+            pages -= max(0, tokens - group.window + 1) // PAGE
         packed = max(0, pages - recipe.exact_pages - recipe.recent // PAGE - 1) if store.packed_bytes else 0
         total += packed * store.packed_bytes + (pages - packed) * store.plain_bytes
         if group.window is None:

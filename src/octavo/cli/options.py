@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from octavo import Engine, Recipe, Sampling
 
 __all__ = [
+    "announce_conversion",
     "cache_options",
     "engine_options",
     "make_engine",
@@ -166,6 +167,16 @@ def make_sampling(options: dict[str, Any]) -> Sampling:
 def make_engine(model: str, options: dict[str, Any], **settings: Any) -> Engine:
     """An engine as the options ask for it; the recipe is checked before weights are read."""
     recipe = make_recipe(options)
+    announce_conversion(model)
     from octavo import Engine
 
     return Engine(model, recipe, **given(options, ENGINE), **settings)
+
+
+def announce_conversion(model: str) -> None:
+    """Say why the first use of a built-in model takes long."""
+    from octavo.model.builtin import BUILTINS
+
+    built_in = BUILTINS.get(model)
+    if built_in is not None and built_in.installed and built_in.converted is None:
+        click.echo(f"converting {model} from GGUF; this happens once and takes about a minute", err=True)

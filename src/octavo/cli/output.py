@@ -18,9 +18,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def json_option(command: Command) -> Command:
     """--json: the last line of stdout is one JSON document, and nothing else is on stdout."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON document instead of a table."
-    )(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")(
+        command
+    )
 
 
 def emit(document: object) -> None:
