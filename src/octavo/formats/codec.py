@@ -74,7 +74,8 @@ class PageCodec:
         if not self.centred:
             return self.format.encode(x, self.side, self.layout, self.gain)
         codes, gain = quantise_mean(x.mean(1))
-        body = self.format.encode(x - (codes * gain)[:, None], self.side, self.layout, self.gain)
+        rest = (x - (codes * gain)[:, None]).clamp(-LARGEST, LARGEST)
+        body = self.format.encode(rest, self.side, self.layout, self.gain)
         return torch.cat((body, store_mean(codes, gain)), -1)
 
     def decode(self, data: Tensor, dtype: torch.dtype = torch.float32, *, add_mean: bool = True) -> Tensor:

@@ -27,8 +27,7 @@ def fit_gain(x: Tensor, c: Tensor, rule: str) -> Tensor:
     norm keeps the length of x, mmse minimises the squared error, unbiased makes <x, g c> = <x, x>.
     """
     if rule == "norm":
-        top, bottom = x.square().sum(-1, keepdim=True), c.square().sum(-1, keepdim=True)
-        return safe_ratio(top, bottom).sqrt()
+        return safe_ratio(x.norm(dim=-1, keepdim=True), c.norm(dim=-1, keepdim=True))
     xc = (x * c).sum(-1, keepdim=True)
     if rule == "mmse":
         return safe_ratio(xc, c.square().sum(-1, keepdim=True))

@@ -24,8 +24,8 @@ __all__ = ["TRELLISES", "distortion", "gaussian_streams", "lloyd_max", "train_tr
 TRELLISES = {4: (8, 79), 3: (9, 67), 2: (8, 71)}
 """By symbol bits k: state bits L, and the multiplier of the permutation to start from."""
 
-ROUNDS = 60
-STREAMS = 2048
+ROUNDS = 120
+STREAMS = 1024
 LENGTH = 256
 """Streams of one round and values of a stream: as many as a lane holds at head_dim 128."""
 
@@ -68,7 +68,7 @@ def distortion(levels: Tensor, step: float, bits: int, x: Tensor) -> float:
     return float((x - levels.double()[states.long()] * step).square().mean())
 
 
-def train_trellis(bits: int, rounds: int = ROUNDS) -> Tensor:
+def train_trellis(bits: int, rounds: int = ROUNDS, streams: int = STREAMS) -> Tensor:
     """Levels of every state in standard deviations, float64 [2^L]: whole numbers times one step."""
     state_bits, multiplier = TRELLISES[bits]
     count = 1 << state_bits
@@ -77,7 +77,7 @@ def train_trellis(bits: int, rounds: int = ROUNDS) -> Tensor:
         [normal.inv_cdf((multiplier * s % count + 0.5) / count) for s in range(count)]
     ).double()
     for seed in range(rounds):
-        x = gaussian_streams(seed)
+        x = gaussian_streams(seed, streams)
         levels, step = as_bytes(table)
         states = (
             ring_states(closest_symbols((x / step).float(), levels, bits), bits, state_bits).long().flatten()
@@ -85,7 +85,7 @@ def train_trellis(bits: int, rounds: int = ROUNDS) -> Tensor:
         sums = torch.zeros(count, dtype=torch.float64).index_add_(0, states, x.flatten())
         visits = torch.bincount(states, minlength=count)
         table = torch.where(visits > 0, sums / visits, table)
-        if seed % 10 == 9:
+        if seed % 20 == 19:
             print(f"k={bits} round {seed + 1}: D {distortion(*as_bytes(table), bits, x):.6f}", flush=True)
     levels, step = as_bytes(table)
     return levels * step
