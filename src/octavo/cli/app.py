@@ -21,6 +21,7 @@ VERBS = {
     "info": "octavo.cli.info",
     "formats": "octavo.cli.formats",
     "bench": "octavo.cli.bench",
+    "eval": "octavo.cli.eval",
 }
 """Verb → module; each has a click command named `command`."""
 

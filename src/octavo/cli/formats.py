@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from octavo.cli.output import emit, json_option, table
+from octavo.cli.output import Cell, emit, json_option, table
 
 if TYPE_CHECKING:
     from octavo.formats.base import Format
@@ -31,7 +31,9 @@ def command(head_dim: int, as_json: bool) -> None:
     if as_json:
         emit({"head_dim": head_dim, "formats": [describe(f, head_dim) for f in formats]})
         return
-    rows = [[f.name, f.bits_per_value(head_dim), f.nbytes(head_dim), f.use] for f in formats]
+    rows: list[list[Cell]] = [
+        [f.name, f.bits_per_value(head_dim), f.nbytes(head_dim), f.use] for f in formats
+    ]
     click.echo(table(["format", "bits/value", "bytes/page", "use"], rows))
     click.echo(f"\nbytes/page: 64 tokens of one KV head with head_dim {head_dim}, keys or values.")
     click.echo("plain is shown for a float32 model.")

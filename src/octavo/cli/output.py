@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["Status", "count", "emit", "json_option", "size", "table"]
+__all__ = ["Cell", "Status", "count", "emit", "json_option", "size", "table"]
 
 Cell = str | int | float | None
 Command = TypeVar("Command", bound=Callable[..., Any])
