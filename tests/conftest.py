@@ -1,0 +1,12 @@
+"""Every run of the tests is the same run: one thread, fixed examples."""
+
+from __future__ import annotations
+
+import hypothesis
+import torch
+
+torch.set_num_threads(1)
+hypothesis.settings.register_profile(
+    "same", derandomize=True, deadline=None, database=None, print_blob=False, max_examples=50
+)
+hypothesis.settings.load_profile("same")

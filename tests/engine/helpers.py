@@ -1,0 +1,127 @@
+"""Engines on tiny models, and what Transformers itself says about the same tokens."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from octavo import Engine, Recipe, Sampling
+from octavo.engine.core import Core
+from octavo.engine.scheduler import Grant
+from octavo.pages.ledger import Holding
+from tests.pages.audit import audit
+from tests.tiny import tiny, tiny_loaded
+
+__all__ = [
+    "chunked_logits",
+    "PLAIN", "prefill_then_decode", "audit_engine", "greedy", "live", "logits_of", "noise", "random_tokens", "recorded", "tiny_engine",
+    "transformers_logits",
+]  # fmt: skip
+
+PLAIN = Recipe("plain", "plain")
+
+
+def tiny_engine(family: str = "llama", recipe: Recipe = PLAIN, *, chat: bool = True, **settings: Any) -> Engine:
+    """An engine over a tiny model with random weights, the same for the same family."""
+    return Engine(tiny_loaded(family, chat=chat), recipe, **{"memory": "16MB", "max_sequences": 8, **settings})
+
+
+def greedy(max_tokens: int, **rules: Any) -> Sampling:
+    """Exactly `max_tokens` most likely tokens."""
+    return Sampling(max_tokens=max_tokens, ignore_eos=True, **rules)
+
+
+def random_tokens(n: int, seed: int = 0) -> list[int]:
+    """n byte tokens."""
+    return torch.randint(0, 256, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+# what Transformers says
+
+
+@cache
+def model(family: str, attention: str) -> Any:
+    own = tiny(family)
+    own.set_attn_implementation(attention)
+    return own
+
+
+def transformers_logits(family: str, tokens: Sequence[int], attention: str = "eager") -> torch.Tensor:
+    """Logits [n, V] of one pass over `tokens` without a cache."""
+    return logits_of(model(family, attention), tokens)
+
+
+@torch.inference_mode()
+def logits_of(module: Any, tokens: Sequence[int]) -> torch.Tensor:
+    out: torch.Tensor = module(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0].float()
+    return out
+
+
+@torch.inference_mode()
+def chunked_logits(module: Any, tokens: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
+    """The same through Transformers' own cache, in chunks of the given sizes."""
+    past = DynamicCache(config=module.config)
+    parts = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # 5.24 renames the argument; 5.17 knows only the old name
+        for part in torch.tensor([list(tokens)]).split(list(sizes), 1):
+            parts.append(module(input_ids=part, past_key_values=past, use_cache=True).logits[0].float())
+    return torch.cat(parts)
+
+
+def prefill_then_decode(n: int, chunk: int = 64, decoded: int = 12) -> list[int]:
+    """Chunk sizes that add up to n: whole chunks, the rest, then one token at a time."""
+    prefill = n - min(decoded, n)
+    return [chunk] * (prefill // chunk) + [prefill % chunk] * (prefill % chunk > 0) + [1] * min(decoded, n)
+
+
+def noise(family: str, tokens: Sequence[int], eager: torch.Tensor, decoded: int = 16) -> float:
+    """How far Transformers is from itself on `tokens`: eager against its own cache, and against SDPA where it exists."""
+    cached = chunked_logits(model(family, "eager"), tokens, prefill_then_decode(len(tokens), decoded=decoded))
+    gaps = [float((cached - eager).abs().max())]
+    if family not in ("gemma2", "gpt_oss"):  # soft caps and sinks have no SDPA
+        gaps.append(float((transformers_logits(family, tokens, "sdpa") - eager).abs().max()))
+    return max(gaps)
+
+
+# looking into the engine
+
+
+@contextmanager
+def recorded(engine: Engine) -> Iterator[dict[int, list[torch.Tensor]]]:
+    """Logits [V] behind every sampled token, by request, while the context lasts."""
+    core, rows = engine._core, {}  # type: ignore[var-annotated]
+    settle = core._settle
+
+    def spy(grants: list[Grant], logits: torch.Tensor) -> Any:
+        wanted = [g.sequence.id for g in grants if g.n == g.sequence.pending and not g.sequence.pinned]
+        for id, row in zip(wanted, logits, strict=True):
+            rows.setdefault(id, []).append(row.clone())
+        return settle(grants, logits)
+
+    core._settle = spy  # type: ignore[method-assign]
+    try:
+        yield rows
+    finally:
+        del core._settle
+
+
+def holdings(core: Core) -> list[Holding]:
+    queued = [*core.scheduler.running, *core.scheduler.waiting]
+    return [s.holding for s in queued] + [d.sequence.holding for d in core.documents.values() if d.ready]
+
+
+def audit_engine(engine: Engine) -> None:
+    """Pages are conserved, and only running requests and documents hold any."""
+    audit(engine._core.memory.ledger, holdings(engine._core))
+
+
+def live(engine: Engine) -> int:
+    """Pages that somebody holds, all groups and kinds together."""
+    return sum(kind["live"] for group in engine.stats().pages.values() for kind in group.values())
