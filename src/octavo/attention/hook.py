@@ -8,6 +8,7 @@ import torch
 from transformers import AttentionInterface
 
 from octavo.attention.dispatch import Backend
+from octavo.errors import OctavoError
 from octavo.formats.base import PAGE
 from octavo.model.shape import ModelShape
 from octavo.pages.plan import Plan, Segment
@@ -104,10 +105,12 @@ def octavo_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    batch: Reading,
+    batch: Reading | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Transformers' signature: [1, heads, T, D] in, [1, T, H, D] out. Causality and windows come from the plan."""
+    if batch is None:
+        raise OctavoError("this model was given to an Octavo engine and runs only inside it; load it again to use it alone")
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     out = batch.attention(batch, int(module.layer_idx), q, k, v, scale, softcap, s_aux)  # type: ignore[arg-type]

@@ -46,22 +46,27 @@ class Segment:
 class Item:
     """Rows [R] that read the same complete pages: packed slots, then plain slots.
 
-    `visible` [R, (packed + plain) · 64] marks what a window lets each row see; None is everything.
+    `hidden` [R, (packed + plain) · 64] marks what lies outside a row's window; None: every row sees all.
     """
 
     rows: torch.Tensor
     packed: torch.Tensor
     plain: torch.Tensor
-    visible: torch.Tensor | None
+    hidden: torch.Tensor | None
 
 
 @dataclass(frozen=True)
 class Tail:
-    """B segments of n tokens each. rows [B, n], plain slots [B, P], visible [B, n, P · 64]."""
+    """B segments of n tokens each, P plain pages each (padded).
+
+    rows [B · n]; slots [B · P]; hidden [B, n, P · 64] marks what a row must not see, unseen [B, P · 64] what none of a
+    segment's rows sees: such slots may hold anything.
+    """
 
     rows: torch.Tensor
     slots: torch.Tensor
-    visible: torch.Tensor
+    hidden: torch.Tensor
+    unseen: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def make_plan(segments: list[Segment], window: int | None, device: torch.device)
     tails = make_tails(segments, private, window, device)
     positions = np.concatenate([s.computed + np.arange(s.n) for s in segments])
     where = [~s.pages[(s.computed + np.arange(s.n)) // PAGE - s.first] for s in segments]
-    whole = len(tails) == 1 and bool((tails[0].rows.flatten() == torch.arange(len(positions), device=device)).all())
+    whole = len(tails) == 1 and bool((tails[0].rows == torch.arange(len(positions), device=device)).all())
     return Plan(
         to(np.concatenate(where), device), to(positions % PAGE, device), items, tails, whole
     )
@@ -156,12 +161,12 @@ def make_plan(segments: list[Segment], window: int | None, device: torch.device)
 def make_item(owners: list[Segment], packed: Ints, plain: Ints, window: int | None, device: torch.device) -> Item:
     rows = np.concatenate([o.start + np.arange(o.n) for o in owners])
     address = owners[0].pages
-    visible = None
+    hidden = None
     if window is not None:
         queries = np.concatenate([o.computed + np.arange(o.n) for o in owners])
         keys = page_positions(np.concatenate([packed, plain]) + owners[0].first)
-        visible = to(sees(queries, keys, window), device)
-    return Item(to(rows, device), to(address[packed], device), to(~address[plain], device), visible)
+        hidden = to(~sees(queries, keys, window), device)
+    return Item(to(rows, device), to(address[packed], device), to(~address[plain], device), hidden)
 
 
 def make_tails(segments: list[Segment], private: list[Ints], window: int | None, device: torch.device) -> list[Tail]:
@@ -180,8 +185,8 @@ def make_tail(members: list[Segment], private: list[Ints], window: int | None, d
         pages[b, : len(own)] = own + s.first
     queries = np.stack([s.computed + np.arange(s.n) for s in members])
     rows = np.stack([s.start + np.arange(s.n) for s in members])
-    visible = sees(queries, page_positions(pages), window)
-    return Tail(to(rows, device), to(slots, device), to(visible, device))
+    hidden = ~sees(queries, page_positions(pages), window)
+    return Tail(to(rows.ravel(), device), to(slots.ravel(), device), to(hidden, device), to(hidden.all(1), device))
 
 
 def to(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:

@@ -3,7 +3,8 @@
 Each tile yields a partial softmax (o, m, l): m the row's maximum score, l = Σ exp(score − m), o = Σ exp(score − m) · v.
 Partials are merged exactly: M = max m, L = Σ l·exp(m − M), O = Σ o·exp(m − M); the result is O / L.
 
-Letters: T rows of tokens, H query heads, G KV heads, R = H / G heads of a group, D head dim, N keys of a tile.
+Letters: T tokens, H query heads, G KV heads, R = H / G query heads of a KV head, D head dim, N keys of a tile,
+B segments of n tokens.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from octavo.formats.base import PAGE, Side
 from octavo.pages.plan import Item, Plan, Tail
 from octavo.formats.codec import PageCodec
 
@@ -22,7 +24,9 @@ __all__ = ["LayerPages", "attend"]
 LOWEST = -1e30
 """Stands for the maximum of a row that sees nothing: finite, so that no NaN arises."""
 TILE_SCORES = 1 << 23
-"""Scores held at once; bounds the unpacked keys of a tile too."""
+"""Scores held at once."""
+TILE_PAGES = 32
+"""Pages unpacked at once."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class LayerPages:
 
 
 class Partial(NamedTuple):
-    """Softmax over part of the keys: o [B, N, D], m and l [B, N]."""
+    """Softmax over part of the keys: o [T, G, R, D], m and l [T, G, R]."""
 
     o: torch.Tensor
     m: torch.Tensor
@@ -53,120 +57,142 @@ def attend(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """q [T, H, D] of this step, whose keys are already in their plain slots → [T, H, D].
+    """q [T, H, D] of this step, whose keys are already in their plain slots → [T, H, D] float32.
 
     `scale` multiplies scores; `softcap` c maps them to c·tanh(s / c); `sinks` [H] join each row's denominator.
     """
     t, h, d = q.shape
     g = pages.k_plain.shape[1]
-    q = (q.float() * scale).view(t, g, h // g, d).transpose(0, 1)  # [G, T, R, D]
+    q = (q.float() * scale).view(t, g, h // g, d)
     total = attend_tails(q, pages, plan, softcap)
     for item in plan.items:
-        every = len(item.rows) == t
-        part = attend_item(q if every else q[:, item.rows], pages, item, softcap)
-        total = merge(total, part) if every else merge_rows(total, part, item.rows)
+        if len(item.rows) == t:
+            total = merge(total, attend_item(q, pages, item, softcap))
+        else:
+            merge_rows(total, attend_item(q.index_select(0, item.rows), pages, item, softcap), item.rows)
     if sinks is not None:
-        total = add_sinks(total, sinks.float().view(g, 1, h // g))
-    return (total.o / total.l.unsqueeze(-1)).transpose(0, 1).reshape(t, h, d)
+        total = add_sinks(total, sinks.float().view(g, h // g))
+    return (total.o / total.l.unsqueeze(-1)).reshape(t, h, d)
 
 
 def attend_tails(q: torch.Tensor, pages: LayerPages, plan: Plan, softcap: float | None) -> Partial:
     if plan.whole:
         return attend_tail(q, pages, plan.tails[0], softcap)
-    o = torch.empty_like(q)
-    m, l = q.new_empty(q.shape[:-1]), q.new_empty(q.shape[:-1])  # noqa: E741
+    total = Partial(torch.empty_like(q), q.new_empty(q.shape[:-1]), q.new_empty(q.shape[:-1]))
     for tail in plan.tails:
-        rows = tail.rows.flatten()
-        part = attend_tail(q[:, rows], pages, tail, softcap)
-        o[:, rows], m[:, rows], l[:, rows] = part
-    return Partial(o, m, l)
+        part = attend_tail(q.index_select(0, tail.rows), pages, tail, softcap)
+        for whole, piece in zip(total, part, strict=True):
+            whole[tail.rows] = piece
+    return total
 
 
 def attend_tail(q: torch.Tensor, pages: LayerPages, tail: Tail, softcap: float | None) -> Partial:
-    """q [G, B·n, R, D]: each of B segments reads its own plain pages under its causal mask."""
-    g, _, r, d = q.shape
-    b, n, keys = tail.visible.shape
-    k = pages.k_plain[tail.slots].transpose(1, 2).reshape(b * g, keys, d).float()
-    v = pages.v_plain[tail.slots].transpose(1, 2).reshape(b * g, keys, d).float()
-    written = tail.visible.any(1)  # slots nobody may see can hold anything, NaN too
-    v = v.view(b, g, keys, d).masked_fill(~written[:, None, :, None], 0.0).view(b * g, keys, d)
-    q = q.reshape(g, b, n * r, d).transpose(0, 1).reshape(b * g, n * r, d)
-    mask = tail.visible[:, None, :, None, :].expand(b, g, n, r, keys).reshape(b * g, n * r, keys)
-    part = softmax_part(q, k, v, mask, softcap)
-    return Partial(*(x.view(b, g, n, r, *x.shape[2:]).transpose(0, 1).reshape(g, b * n, r, *x.shape[2:]) for x in part))
+    """q [B·n, G, R, D]: each of B segments reads its own plain pages under its causal mask."""
+    _, g, r, d = q.shape
+    b, n, keys = tail.hidden.shape
+
+    def read(side: torch.Tensor) -> torch.Tensor:
+        some = side.index_select(0, tail.slots).view(b, keys // PAGE, g, PAGE, d)
+        return some.transpose(1, 2).reshape(b, g, keys, d).float()
+
+    k, v = read(pages.k_plain), read(pages.v_plain)
+    v = v.masked_fill(tail.unseen[:, None, :, None], 0.0)
+    heads = q.view(b, n, g, r, d).transpose(1, 2).reshape(b, g, n * r, d)
+    hidden = tail.hidden[:, None, :, None]
+    return by_rows(softmax_part(heads, k, v, r, hidden, softcap), n, r)
 
 
 def attend_item(q: torch.Tensor, pages: LayerPages, item: Item, softcap: float | None) -> Partial:
-    """q [G, T, R, D]: all rows read the same complete pages, tile by tile."""
-    g, t, r, d = q.shape
-    flat = q.reshape(g, t * r, d)
+    """q [T, G, R, D]: all rows read the same complete pages, tile by tile."""
+    t, g, r, d = q.shape
+    heads = q.transpose(0, 1).reshape(1, g, t * r, d)
     total = None
-    for k, v, visible in tiles(pages, item, max(1, TILE_SCORES // (64 * flat.shape[0] * flat.shape[1]))):
-        mask = None if visible is None else visible.repeat_interleave(r, 0).expand(g, -1, -1)
-        part = softmax_part(flat, k, v, mask, softcap)
+    for k, v, hidden in tiles(pages, item, max(1, TILE_SCORES // (PAGE * g * t * r))):
+        part = softmax_part(heads, k, v, r, hidden, softcap)
         total = part if total is None else merge(total, part)
     assert total is not None
-    return Partial(*(x.view(g, t, r, *x.shape[2:]) for x in total))
+    return by_rows(total, t, r)
+
+
+def by_rows(part: Partial, n: int, r: int) -> Partial:
+    """[B, G, n·R, ...] → [B·n, G, R, ...]"""
+
+    def turn(x: torch.Tensor) -> torch.Tensor:
+        b, g = x.shape[:2]
+        return x.view(b, g, n, r, *x.shape[3:]).transpose(1, 2).reshape(b * n, g, r, *x.shape[3:])
+
+    return Partial(*(turn(x) for x in part))
 
 
 def tiles(
     pages: LayerPages, item: Item, size: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Keys and values [G, N, D] of up to `size` pages at a time, with their part of the mask."""
-    size = min(size, 64)
-    for packed, slots in ((True, item.packed), (False, item.plain)):
-        base = 0 if packed else 64 * len(item.packed)
+    """Keys and values [1, G, N, D] of up to `size` pages at a time, and what is hidden [T, 1, N] of them."""
+    size = min(size, TILE_PAGES)
+    base = 0
+    for slots, read in ((item.packed, unpack), (item.plain, plain)):
         for first in range(0, len(slots), size):
             some = slots[first : first + size]
-            read = unpack if packed else plain
-            begin = base + 64 * first
-            mask = None if item.visible is None else item.visible[:, begin : begin + 64 * len(some)]
-            yield read(pages, some, "k"), read(pages, some, "v"), mask
+            hidden = None
+            if item.hidden is not None:
+                begin = base + PAGE * first
+                hidden = item.hidden[:, None, begin : begin + PAGE * len(some)]
+            yield read(pages, some, "k"), read(pages, some, "v"), hidden
+        base += PAGE * len(slots)
 
 
-def unpack(pages: LayerPages, slots: torch.Tensor, side: str) -> torch.Tensor:
+def unpack(pages: LayerPages, slots: torch.Tensor, side: Side) -> torch.Tensor:
+    """Packed slots → [1, G, N, D] float32."""
     data, codec = (pages.k_packed, pages.k_codec) if side == "k" else (pages.v_packed, pages.v_codec)
-    data = data.transpose(0, 1)[:, slots]
-    g, n, size = data.shape
-    return codec.decode(data.reshape(g * n, size)).view(g, n * 64, -1)
+    _, g, size = data.shape
+    some = data.index_select(0, slots).transpose(0, 1).reshape(-1, size)
+    return codec.decode(some).view(1, g, len(slots) * PAGE, -1)
 
 
-def plain(pages: LayerPages, slots: torch.Tensor, side: str) -> torch.Tensor:
-    data = (pages.k_plain if side == "k" else pages.v_plain).transpose(0, 1)[:, slots]
-    return data.reshape(data.shape[0], -1, data.shape[-1]).float()
+def plain(pages: LayerPages, slots: torch.Tensor, side: Side) -> torch.Tensor:
+    """Plain slots → [1, G, N, D] float32."""
+    data = pages.k_plain if side == "k" else pages.v_plain
+    _, g, _, d = data.shape
+    return data.index_select(0, slots).transpose(0, 1).reshape(1, g, len(slots) * PAGE, d).float()
 
 
 def softmax_part(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor | None, softcap: float | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    r: int,
+    hidden: torch.Tensor | None,
+    softcap: float | None,
 ) -> Partial:
-    """q [B, M, D] (scaled), k and v [B, N, D], visible [B, M, N] → partial over these N keys."""
-    scores = torch.bmm(q, k.transpose(1, 2))
+    """q [B, G, n·R, D] (scaled), k and v [B, G, N, D], hidden broadcasting to [B, G, n, R, N] → [B, G, n·R, ...]."""
+    scores = q @ k.transpose(2, 3)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    if visible is not None:
-        scores = scores.masked_fill_(~visible, -torch.inf)
+    if hidden is not None:
+        b, g, rows, keys = scores.shape
+        scores.view(b, g, rows // r, r, keys).masked_fill_(hidden, -torch.inf)
     m = scores.amax(-1)
-    if visible is not None:
-        m = m.clamp_min(LOWEST)
+    if hidden is not None:
+        m = m.clamp_min_(LOWEST)
     p = scores.sub_(m.unsqueeze(-1)).exp_()
-    return Partial(torch.bmm(p, v), m, p.sum(-1))
+    return Partial(p @ v, m, p.sum(-1))
 
 
 def merge(a: Partial, b: Partial) -> Partial:
     m = torch.maximum(a.m, b.m)
-    wa, wb = (a.m - m).exp(), (b.m - m).exp()
-    return Partial(a.o * wa.unsqueeze(-1) + b.o * wb.unsqueeze(-1), m, a.l * wa + b.l * wb)
+    wa, wb = (a.m - m).exp_(), (b.m - m).exp_()
+    o = torch.addcmul(a.o * wa.unsqueeze(-1), b.o, wb.unsqueeze(-1))
+    return Partial(o, m, torch.addcmul(a.l * wa, b.l, wb))
 
 
-def merge_rows(total: Partial, part: Partial, rows: torch.Tensor) -> Partial:
-    """Merge `part` into the given rows (dim 1) of `total`, in place."""
-    for whole, piece in zip(total, merge(Partial(*(x[:, rows] for x in total)), part), strict=True):
-        whole[:, rows] = piece
-    return total
+def merge_rows(total: Partial, part: Partial, rows: torch.Tensor) -> None:
+    """Merge `part` into the given rows of `total`, in place."""
+    for whole, piece in zip(total, merge(Partial(*(x[rows] for x in total)), part), strict=True):
+        whole[rows] = piece
 
 
 def add_sinks(total: Partial, sinks: torch.Tensor) -> Partial:
-    """A sink is a key with score `sinks` and value 0."""
+    """A sink is a key with score `sinks` [G, R] and value 0."""
     m = torch.maximum(total.m, sinks)
     w = (total.m - m).exp()
     return Partial(total.o * w.unsqueeze(-1), m, total.l * w + (sinks - m).exp())
