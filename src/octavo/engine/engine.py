@@ -90,7 +90,7 @@ class Engine:
     @property
     def documents(self) -> Mapping[str, Document]:
         """The documents held, by name."""
-        return MappingProxyType({n: d for n, d in self._core.documents.items() if d.ready})
+        return MappingProxyType({n: d for n, d in list(self._core.documents.items()) if d.ready})
 
     def document(self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False) -> Document:
         """Prefill `text` once and hold it under `name`; requests are forked from it without computing it again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
 from octavo.engine.documents import Document
@@ -54,7 +54,7 @@ class AsyncEngine:
         *,
         document: Document | str | None = None,
         raw: bool = False,
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta, None]:
         """Deltas of one request; leaving or cancelling the iteration aborts it and frees its pages at once."""
         reader = Reader(asyncio.get_running_loop())
 
