@@ -116,7 +116,7 @@ def _randomise(parameter: Tensor, generator: torch.Generator) -> None:
         parameter.copy_(noise * 1.6 / parameter.shape[-1] ** 0.5)
 
 
-_TEMPLATE = (
+TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
     "{% if m['role'] not in ['system', 'user', 'assistant'] %}"
     "{{ raise_exception('unknown role ' + m['role']) }}{% endif %}"
@@ -128,7 +128,7 @@ _TEMPLATE = (
 @cache
 def byte_tokenizer(chat: bool = True) -> PreTrainedTokenizerFast:
     """One token per byte (ids 0..255), `SPECIALS` after them, and a small chat template when `chat`."""
-    alphabet = _byte_alphabet()
+    alphabet = byte_alphabet()
     backend = Backend(models.BPE(vocab={char: n for n, char in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
@@ -136,11 +136,11 @@ def byte_tokenizer(chat: bool = True) -> PreTrainedTokenizerFast:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, bos_token="<bos>", eos_token="<eos>", pad_token="<eos>"
     )
-    tokenizer.chat_template = _TEMPLATE if chat else None
+    tokenizer.chat_template = TEMPLATE if chat else None
     return tokenizer
 
 
-def _byte_alphabet() -> list[str]:
+def byte_alphabet() -> list[str]:
     """The printable stand-ins of bytes 0..255 that GPT-2's byte-level BPE uses."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     moved = iter(range(256, 512))

@@ -68,8 +68,10 @@ class Spelling:
 def _rule(backend: Any) -> tuple[Callable[[str], bytes] | None, bool]:
     """How tokens spell bytes, and whether a text's first space belongs to the vocabulary, not to the text."""
     fast = getattr(backend, "backend_tokenizer", None)
-    decoder = json.loads(fast.to_str()).get("decoder") if fast is not None else None
-    parts = (decoder or {}).get("decoders", [decoder] if decoder else [])
+    if fast is None or fast.decoder is None:
+        return None, False
+    decoder = json.loads(fast.decoder.__getstate__())
+    parts = decoder.get("decoders", [decoder])
     kinds = {part["type"] for part in parts}
     if "ByteLevel" in kinds:
         return _byte_level, False

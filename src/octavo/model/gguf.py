@@ -6,6 +6,7 @@ Layout: magic, version, counts, metadata, tensor descriptions, padding, tensor d
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 import mmap
@@ -19,7 +20,7 @@ import transformers
 from packaging.version import Version
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from octavo.errors import InvalidFile, InvalidRequest, UnsupportedModel
+from octavo.errors import InvalidFile, InvalidRequest, OctavoError, UnsupportedModel
 from octavo.model.quiet import quiet
 from octavo.model.refuse import refuse
 
@@ -60,6 +61,7 @@ def read_header(path: Path) -> GgufHeader:
 
     Raises InvalidFile where the file is none, is damaged, or ends too early.
     """
+    _need("gguf")
     size = path.stat().st_size
     if size < 24 or not is_gguf(path):
         raise InvalidFile(
@@ -142,7 +144,8 @@ def convert(path: Path, folder: Path) -> None:
 
     float32, which is exact, up to a billion parameters; bfloat16 above, for the disk's sake.
     """
-    _check_tools()
+    _need("accelerate")
+    _check_version()
     header = read_header(path)
     dtype = torch.float32 if header.parameters <= _FULL_PRECISION else torch.bfloat16
     log.info(
@@ -156,17 +159,22 @@ def convert(path: Path, folder: Path) -> None:
         with quiet():
             model = AutoModelForCausalLM.from_pretrained(**where, config=config, dtype=dtype)
             tokenizer = AutoTokenizer.from_pretrained(**where)
-    except ValueError as error:
+    except (OctavoError, OSError):
+        raise
+    except Exception as error:  # its GGUF code and the tokenizers' raise what they like
         raise UnsupportedModel(
             f"Transformers cannot read {path.name} ({header.architecture}): {error}"
         ) from error
     _save(model, tokenizer, header, folder)
 
 
-def _check_tools() -> None:
-    for name in ("gguf", "accelerate"):
-        if not transformers.utils.import_utils._is_package_available(name):
+def _need(*packages: str) -> None:
+    for name in packages:
+        if importlib.util.find_spec(name) is None:
             raise InvalidRequest(f"reading GGUF files needs the package {name!r}; pip install 'octavo[gguf]'")
+
+
+def _check_version() -> None:
     if Version(transformers.__version__).release < Version(_OLDEST).release:
         raise InvalidRequest(
             f"Transformers {transformers.__version__} reads wrong tokenizers from GGUF files; pip install "

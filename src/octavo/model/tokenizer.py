@@ -28,10 +28,11 @@ class Tokenizer:
         self._lock = Lock()  # the backend's treatment of control tokens is a switch all threads share
         self._spelling = Spelling(backend)
         self._prefix = self._start_tokens()
+        self._anchor = self._find_anchor()
         self._template = ChatTemplate(backend) if backend.chat_template else None
         own = [backend.eos_token_id] if backend.eos_token_id is not None else []
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys([*eos_ids, *own]))
-        self.bos_id: int | None = self._prefix[0] if self._prefix else backend.bos_token_id
+        self.bos_id: int | None = self._prefix[0] if self._prefix else None
         self.vocab_size: int = len(backend)
 
     @property
@@ -41,7 +42,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a raw prompt, control tokens included; `special` starts it with BOS where wanted."""
-        return [*(self._prefix if special else ()), *self._plain(text, control=True)]
+        return [*(self._prefix if special else ()), *self._plain(text)]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of `tokens`; special tokens have none."""
@@ -85,21 +86,38 @@ class Tokenizer:
         A system message cannot precede a shared document, so it stands at the start of the instruction.
         """
         if isinstance(prompt, str) and (raw or self._template is None):
-            return self._plain(prompt, control=True)
+            return self._continue(prompt)
         if raw:
             raise InvalidRequest("a raw document is followed by text, not by chat messages; give one string")
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        return self._encode(self._chat().after_document(messages))
+        return self._encode(self._chat().after_document(messages), start=False)
 
     def _chat(self) -> ChatTemplate:
         if self._template is None:
             raise InvalidRequest("this model has no chat template; send one text instead of messages")
         return self._template
 
-    def _encode(self, pieces: Sequence[Piece]) -> list[int]:
-        return [token for text, control in pieces for token in self._plain(text, control=control)]
+    def _encode(self, pieces: Sequence[Piece], *, start: bool = True) -> list[int]:
+        tokens: list[int] = []
+        for n, (text, control) in enumerate(pieces):
+            inside = control and (n > 0 or not start)
+            tokens += self._continue(text) if inside else self._plain(text, control=control)
+        return tokens
 
-    def _plain(self, text: str, *, control: bool) -> list[int]:
+    def _continue(self, text: str) -> list[int]:
+        """The tokens of a text that follows others: no BOS, and no space that only starts of texts get."""
+        tokens = self._plain(self._anchor + text, control=True)
+        return tokens[1:] if self._anchor else tokens
+
+    def _find_anchor(self) -> str:
+        """A control token behind which a vocabulary adds no space of its own; none where it never does."""
+        bos = self._backend.bos_token
+        if not bos or not self._spelling.strips_first:
+            return ""
+        anchored = self._plain(bos + "a", control=True)
+        return bos if anchored[0] == self._backend.bos_token_id and anchored[1:] != self._plain("a") else ""
+
+    def _plain(self, text: str, *, control: bool = True) -> list[int]:
         with self._lock:
             encoded = self._backend(
                 text, add_special_tokens=False, split_special_tokens=not control, verbose=False
@@ -108,7 +126,7 @@ class Tokenizer:
 
     def _start_tokens(self) -> tuple[int, ...]:
         """What the model wants before any text, usually BOS; an EOS that some add behind is left out."""
-        bare = self._plain("a", control=True)
+        bare = self._plain("a")
         full = list(self._backend("a")["input_ids"])
         for start in range(len(full) - len(bare) + 1):
             if full[start : start + len(bare)] == bare:
