@@ -1,4 +1,4 @@
-"""A real uvicorn server in a thread over a scripted engine; each test gets the engine with its script reset."""
+"""A real uvicorn server in a thread over a scripted engine, whose script is reset for each test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.server.fake import FakeEngine
 class Served:
     """A running server: its engine, and a plain client whose base is its URL."""
 
-    engine: FakeEngine
+    engine: Any
     url: str
     server: Server
     http: httpx.Client
@@ -39,11 +39,14 @@ class Served:
 
 
 @contextmanager
-def running(engine: FakeEngine, *, api_key: str | None = None, grace_s: float = 1) -> Iterator[Served]:
-    """A server for `engine` on a free port, stopped at the end."""
+def running(
+    engine: Any, worker: Any = None, *, api_key: str | None = None, grace_s: float = 1
+) -> Iterator[Served]:
+    """A server for `engine` on a free port, stopped at the end. A scripted engine is its own worker."""
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener:
-        server = Server(create_app(engine, engine, api_key=api_key), grace_s=grace_s, ready=ready.set)
+        app = create_app(engine, worker or engine, api_key=api_key)
+        server = Server(app, grace_s=grace_s, ready=ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         address = url("127.0.0.1", listener)
         thread.start()
@@ -64,9 +67,10 @@ def server() -> Iterator[Served]:
 @pytest.fixture
 def served(server: Served) -> Iterator[Served]:
     """The shared server; afterwards it must still answer, with nothing left running."""
-    server.engine.__init__()  # type: ignore[misc]
+    server.engine.__init__()
     yield server
-    server.engine.refuse, server.engine.crash = None, None
+    server.engine.refuse = server.engine.crash = server.engine.hang_at = None
+    server.engine.step_s = 0
     assert server.chat().status_code == 200
     assert server.engine.running == {}
 

@@ -51,10 +51,6 @@ class Document:
     def pages(self) -> int:
         return -(-self.tokens // PAGE)
 
-    @property
-    def bytes(self) -> int:
-        return self.tokens * 100
-
 
 class Stats:
     def __init__(self, values: dict[str, Any]) -> None:
@@ -75,6 +71,7 @@ class FakeEngine:
     refuse: Exception | None = None
     crash: tuple[int, Exception] | None = None
     crash_in_delta: bool = False
+    hang_at: int | None = None
 
     def __post_init__(self) -> None:
         self.tokenizer, self.recipe = Tokenizer(), Recipe()
@@ -82,7 +79,7 @@ class FakeEngine:
         self.running: dict[int, int] = {}
         self.seen: list[tuple[Prompt, Sampling]] = []
         self.finished = self.aborted = self.generated = 0
-        self.closed = False
+        self.closed, self.hanging = False, 0
         self._ids = itertools.count()
 
     @property
@@ -98,8 +95,14 @@ class FakeEngine:
         return self.tokenizer.encode("\n".join(f"{m['role']}: {m['content']}" for m in prompt))  # type: ignore[index]
 
     async def stream(
-        self, prompt: Prompt, sampling: Sampling = Sampling(), *, document: str | None = None, raw: bool = False
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        document: str | None = None,
+        raw: bool = False,
     ) -> AsyncGenerator[Delta, None]:
+        sampling = sampling or Sampling()
         tokens = self._admit(prompt, document)
         request, held = next(self._ids), self.documents.get(document or "")
         self.seen.append((prompt, sampling))
@@ -110,7 +113,7 @@ class FakeEngine:
         done = False
         try:
             for n, (piece, finish) in enumerate(self._pieces(tokens, sampling)):
-                await asyncio.sleep(self.step_s)
+                await self._step(n)
                 usage = Usage(len(tokens) + cached, cached, n + 1)
                 if self.crash and n == self.crash[0]:
                     if self.crash_in_delta:
@@ -119,7 +122,9 @@ class FakeEngine:
                     raise self.crash[1]
                 self.generated += 1
                 done = finish is not None
-                yield Delta(request, piece, (ord(piece or "\0"),), usage, self._logprobs(piece, sampling), finish)
+                yield Delta(
+                    request, piece, (ord(piece or "\0"),), usage, self._logprobs(piece, sampling), finish
+                )
         finally:
             del self.running[request]
             if held:
@@ -131,12 +136,23 @@ class FakeEngine:
         if self.refuse:
             raise self.refuse
         if len(self.running) >= self.max_requests:
-            raise Overloaded(f"{len(self.running)} requests run or wait of {self.max_requests}; try again later")
+            raise Overloaded(
+                f"{len(self.running)} requests run or wait of {self.max_requests}; try again later"
+            )
         if len(tokens) > self.context:
-            raise PromptTooLong(f"the prompt has {len(tokens)} tokens, the context {self.context}; shorten it")
+            raise PromptTooLong(
+                f"the prompt has {len(tokens)} tokens, the context {self.context}; shorten it"
+            )
         if document is not None and document not in self.documents:
             raise UnknownDocument(f"no document {document!r}")
         return tokens
+
+    async def _step(self, n: int) -> None:
+        """Takes `step_s` seconds; step `hang_at` never ends."""
+        if n == self.hang_at:
+            self.hanging += 1
+            await asyncio.Event().wait()
+        await asyncio.sleep(self.step_s)
 
     def _pieces(self, tokens: list[int], sampling: Sampling) -> list[tuple[str, FinishReason | None]]:
         """The answer's characters; a stop string is left out, and the last piece says why it is the last."""
@@ -165,7 +181,7 @@ class FakeEngine:
         name = name or f"doc-{next(self._ids)}"
         if name in self.documents:
             raise InvalidRequest(f"a document {name!r} exists; choose another name or delete it")
-        await asyncio.sleep(self.step_s)
+        await self._step(0)
         document = Document(name, len(text), raw)
         self.documents[name] = document
         return document
@@ -191,8 +207,9 @@ class FakeEngine:
                     "aborted": self.aborted,
                     "preempted": 0,
                 },
-                "cells": 640,
-                "bytes": {"pool": {"plain": 1000, "packed": 500}, "weights": 9},
+                "cells": {"now": 64, "peak": 640},
+                "bytes": {"live": 1000, "peak": 1500, "budget": 9000},
+                "documents": len(self.documents),
                 "backend": {"name": "reference", "reason": 'no GPU: "cpu" was asked for'},
                 "recipe": {"k": "q8_0", "v": "q4_0"},
                 "tokens_per_s": {"prefill": 1.5, "decode": 2.5},

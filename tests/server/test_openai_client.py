@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import openai
 import pytest
 
@@ -10,7 +12,7 @@ from tests.server.conftest import Served
 USER = [{"role": "user", "content": "hello there"}]
 
 
-def test_chat_answers(client: openai.OpenAI) -> None:
+def test_chat_answers(client: Any) -> None:
     reply = client.chat.completions.create(model="org/fake", messages=USER)
     choice = reply.choices[0]
     assert choice.message.content == "17 tokens, seed None, ending in < hello there>. Goodbye, héllo."
@@ -21,7 +23,7 @@ def test_chat_answers(client: openai.OpenAI) -> None:
     assert reply.usage.total_tokens == 17 + len(choice.message.content)
 
 
-def test_chat_streams_the_same_text(client: openai.OpenAI) -> None:
+def test_chat_streams_the_same_text(client: Any) -> None:
     whole = client.chat.completions.create(model="org/fake", messages=USER, n=2, seed=5)
     stream = client.chat.completions.create(
         model="org/fake", messages=USER, n=2, seed=5, stream=True, stream_options={"include_usage": True}
@@ -40,15 +42,15 @@ def test_chat_streams_the_same_text(client: openai.OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_stream_without_usage_has_none(client: openai.OpenAI) -> None:
+def test_stream_without_usage_has_none(client: Any) -> None:
     chunks = list(client.chat.completions.create(model="org/fake", messages=USER, stream=True))
     assert all(chunk.usage is None and chunk.choices for chunk in chunks)
     assert chunks[0].choices[0].delta.role == "assistant"
 
 
-def test_stop_and_length(client: openai.OpenAI) -> None:
+def test_stop_and_length(client: Any) -> None:
     def ask(**fields: object) -> tuple[str | None, str]:
-        choice = client.chat.completions.create(model="org/fake", messages=USER, **fields).choices[0]  # type: ignore[call-overload]
+        choice = client.chat.completions.create(model="org/fake", messages=USER, **fields).choices[0]
         return choice.message.content, choice.finish_reason
 
     assert ask(stop=",") == ("17 tokens", "stop")
@@ -57,7 +59,7 @@ def test_stop_and_length(client: openai.OpenAI) -> None:
     assert ask(max_completion_tokens=3) == ("17 ", "length")
 
 
-def test_settings_reach_the_engine(client: openai.OpenAI, served: Served) -> None:
+def test_settings_reach_the_engine(client: Any, served: Served) -> None:
     client.chat.completions.create(
         model="org/fake",
         messages=USER,
@@ -78,7 +80,7 @@ def test_settings_reach_the_engine(client: openai.OpenAI, served: Served) -> Non
     assert (first.seed, second.seed) == (2**63 - 1, 0)
 
 
-def test_defaults_are_openais(client: openai.OpenAI, served: Served) -> None:
+def test_defaults_are_openais(client: Any, served: Served) -> None:
     client.chat.completions.create(model="org/fake", messages=USER)
     client.completions.create(model="org/fake", prompt="x")
     (_, chat), (_, completion) = served.engine.seen
@@ -86,14 +88,14 @@ def test_defaults_are_openais(client: openai.OpenAI, served: Served) -> None:
     assert (completion.temperature, completion.max_tokens) == (1.0, 16)
 
 
-def test_top_p_zero_is_greedy(client: openai.OpenAI, served: Served) -> None:
+def test_top_p_zero_is_greedy(client: Any, served: Served) -> None:
     client.chat.completions.create(model="org/fake", messages=USER, top_p=0, temperature=1)
     assert served.engine.seen[0][1].temperature == 0
 
 
-def test_chat_logprobs(client: openai.OpenAI) -> None:
+def test_chat_logprobs(client: Any) -> None:
     asked = {"model": "org/fake", "messages": USER, "logprobs": True, "top_logprobs": 2}
-    choice = client.chat.completions.create(**asked).choices[0]  # type: ignore[call-overload]
+    choice = client.chat.completions.create(**asked).choices[0]
     content = choice.logprobs.content
     assert "".join(entry.token for entry in content) == choice.message.content
     assert (content[-5].token, content[-5].bytes) == ("é", [0xC3, 0xA9])
@@ -101,7 +103,7 @@ def test_chat_logprobs(client: openai.OpenAI) -> None:
     assert content[0].logprob == -0.5
     streamed = [
         entry
-        for chunk in client.chat.completions.create(**asked, stream=True)  # type: ignore[call-overload]
+        for chunk in client.chat.completions.create(**asked, stream=True)
         for part in chunk.choices
         if part.logprobs
         for entry in part.logprobs.content
@@ -109,7 +111,7 @@ def test_chat_logprobs(client: openai.OpenAI) -> None:
     assert streamed == content
 
 
-def test_completion_logprobs(client: openai.OpenAI) -> None:
+def test_completion_logprobs(client: Any) -> None:
     choice = client.completions.create(model="org/fake", prompt="abc", logprobs=2).choices[0]
     told = choice.logprobs
     assert told is not None and told.tokens is not None and told.top_logprobs is not None
@@ -117,7 +119,7 @@ def test_completion_logprobs(client: openai.OpenAI) -> None:
     assert told.text_offset == list(range(16))
     assert told.top_logprobs[0] == {"3": -0.5, "a": -1.0, "b": -2.0}
     stream = client.completions.create(model="org/fake", prompt="abc", logprobs=2, stream=True)
-    offsets = [offset for chunk in stream for offset in chunk.choices[0].logprobs.text_offset]  # type: ignore[union-attr]
+    offsets = [offset for chunk in stream for offset in chunk.choices[0].logprobs.text_offset]
     assert offsets == told.text_offset
     only_chosen = client.completions.create(model="org/fake", prompt="abc", logprobs=0).choices[0].logprobs
     assert only_chosen is not None and only_chosen.top_logprobs is None
@@ -132,19 +134,25 @@ def test_completion_logprobs(client: openai.OpenAI) -> None:
         ([[97], [98, 99]], [[97], [98, 99]]),
     ],
 )
-def test_prompt_forms(client: openai.OpenAI, served: Served, prompt: object, prompts: list[object]) -> None:
-    reply = client.completions.create(model="org/fake", prompt=prompt, n=2, max_tokens=3, seed=0)  # type: ignore[call-overload]
+def test_prompt_forms(client: Any, served: Served, prompt: object, prompts: list[Any]) -> None:
+    reply = client.completions.create(model="org/fake", prompt=prompt, n=2, max_tokens=3, seed=0)
     assert [seen for seen, _ in served.engine.seen] == [p for p in prompts for _ in range(2)]
     assert [choice.index for choice in reply.choices] == list(range(2 * len(prompts)))
-    assert [choice.text for choice in reply.choices] == [f"{len(p)} t" for p in prompts for _ in range(2)]  # type: ignore[arg-type]
-    assert reply.usage.prompt_tokens == sum(len(p) for p in prompts)  # type: ignore[arg-type]
+    assert [choice.text for choice in reply.choices] == [f"{len(p)} t" for p in prompts for _ in range(2)]
+    assert reply.usage.prompt_tokens == sum(len(p) for p in prompts)
     assert reply.usage.completion_tokens == 3 * 2 * len(prompts)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_echo(client: openai.OpenAI, stream: bool) -> None:
-    asked = {"model": "org/fake", "prompt": [[104, 105], [97]], "echo": True, "max_tokens": 2, "stream": stream}
-    reply = client.completions.create(**asked)  # type: ignore[call-overload]
+def test_echo(client: Any, stream: bool) -> None:
+    asked = {
+        "model": "org/fake",
+        "prompt": [[104, 105], [97]],
+        "echo": True,
+        "max_tokens": 2,
+        "stream": stream,
+    }
+    reply = client.completions.create(**asked)
     texts = ["", ""]
     for chunk in reply if stream else [reply]:
         for choice in chunk.choices:
@@ -152,16 +160,16 @@ def test_echo(client: openai.OpenAI, stream: bool) -> None:
     assert texts == ["hi2 ", "a1 "]
 
 
-def test_messages_become_what_templates_know(client: openai.OpenAI, served: Served) -> None:
+def test_messages_become_what_templates_know(client: Any, served: Served) -> None:
     earlier = client.chat.completions.create(model="org/fake", messages=USER).choices[0].message
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     client.chat.completions.create(
         model="org/fake",
         messages=[
             {"role": "developer", "content": "be brief"},
-            {"role": "user", "content": parts, "name": "ann"},  # type: ignore[list-item]
-            earlier,  # type: ignore[list-item]
-            earlier.model_dump(),  # type: ignore[list-item]
+            {"role": "user", "content": parts, "name": "ann"},
+            earlier,
+            earlier.model_dump(),
         ],
     )
     prompt = served.engine.seen[-1][0]
@@ -173,7 +181,7 @@ def test_messages_become_what_templates_know(client: openai.OpenAI, served: Serv
     ]
 
 
-def test_models(client: openai.OpenAI) -> None:
+def test_models(client: Any) -> None:
     (listed,) = client.models.list()
     assert listed.id == "org/fake" and listed.object == "model" and listed.owned_by == "octavo"
     assert client.models.retrieve("org/fake") == listed
@@ -183,7 +191,7 @@ def test_models(client: openai.OpenAI) -> None:
         client.chat.completions.create(model="gpt-4", messages=USER)
 
 
-def test_document_is_read_and_counted_as_cached(client: openai.OpenAI, served: Served) -> None:
+def test_document_is_read_and_counted_as_cached(client: Any, served: Served) -> None:
     served.post("/v1/documents", {"text": "x" * 200, "name": "book"}).raise_for_status()
     usages = []
     for n in (1, 3):
@@ -193,5 +201,3 @@ def test_document_is_read_and_counted_as_cached(client: openai.OpenAI, served: S
         assert reply.usage is not None and reply.usage.prompt_tokens_details is not None
         usages.append((reply.usage.prompt_tokens, reply.usage.prompt_tokens_details.cached_tokens))
     assert usages == [(217, 200), (217, 200)]
-
-

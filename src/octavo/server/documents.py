@@ -17,7 +17,7 @@ __all__ = ["create_document", "delete_document", "list_documents", "show_documen
 
 
 def as_object(document: Document) -> dict[str, Any]:
-    """`tokens`, `pages` and `bytes` it pins; `users` sequences that read it now."""
+    """`tokens` and `pages` it pins, the pages of one layer group; `users` sequences that read it now."""
     return {
         "id": document.name,
         "object": "document",
@@ -25,7 +25,6 @@ def as_object(document: Document) -> dict[str, Any]:
         "raw": document.raw,
         "tokens": document.tokens,
         "pages": document.pages,
-        "bytes": document.bytes,
         "users": document.users,
     }
 

@@ -112,10 +112,11 @@ def not_valid(error: ValidationError) -> ApiError:
     """The first of pydantic's complaints, naming the field and what was sent."""
     first = error.errors(include_url=False)[0]
     field = first.get("ctx", {}).get("field")
-    param = ".".join(str(part) for part in (*first["loc"], *([field] if field else []))) or None
+    place = first["loc"] if field is None else (*first["loc"], field)
+    param = ".".join(map(str, place)) if place else None
     if first["type"] == "missing":
         return ApiError(400, f"{param} is required", code="missing_required_parameter", param=param)
-    if field or first["type"] in OWN_CODES:
+    if field is not None or first["type"] in OWN_CODES:
         return ApiError(400, first["msg"], code=first["type"], param=param)
     got = shorten(first["input"])
     message = f"{param or 'the body'} is {got}; {first['msg'][0].lower()}{first['msg'][1:]}"

@@ -41,8 +41,6 @@ class Document(Protocol):
     @property
     def pages(self) -> int: ...
     @property
-    def bytes(self) -> int: ...
-    @property
     def users(self) -> int: ...
 
 
@@ -71,7 +69,7 @@ class AsyncEngine(Protocol):
     """The engine behind its worker thread; every call may come from the event loop."""
 
     def stream(
-        self, prompt: Prompt, sampling: Sampling = ..., *, document: str | None = None, raw: bool = False
+        self, prompt: Prompt, sampling: Sampling | None = ..., *, document: str | None = None, raw: bool = False
     ) -> AsyncGenerator[Delta, None]: ...
     async def document(
         self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False

@@ -34,7 +34,7 @@ SEED_MASK = (1 << 63) - 1
 
 def invalid(message: str, *, code: str = "invalid_value", field: str | None = None) -> PydanticCustomError:
     """A validator's complaint as a complete sentence; `field` is appended to the place pydantic knows."""
-    context = {"message": message} | ({"field": field} if field else {})
+    context = {"message": message} | ({} if field is None else {"field": field})
     return PydanticCustomError(code, "{message}", context)
 
 
