@@ -59,7 +59,7 @@ def test_other_head_dims_have_a_ring_for_each_token(bits: int) -> None:
 
 
 def test_the_walk_is_the_best_ring_through_its_seam() -> None:
-    """Six symbols of two bits, states of four: every ring tried. The overlap at the seam is the first symbol."""
+    """Six symbols of two bits, states of four bits, every ring tried. The seam's overlap is symbol 0."""
     levels = torch.tensor([-60, 20, 45, -5, 90, -30, 10, 70, -90, 33, -15, 55, -45, 5, -75, 110])
     rings = torch.tensor(list(product(range(4), repeat=6)), dtype=torch.uint8).t()
     of_all = levels[ring_states(rings, 2, 4).long()].float()

@@ -2,8 +2,8 @@
 
 rows   Adjacent channels of a token form a group whose codes make one index, first code lowest
        (GROUPS). The low bytes of all groups come first, token by token; the bits above 8 follow as
-       narrower fields of whole bytes: byte j of a row holds groups j, j + m, j + 2m, ... of m bytes a
-       row, first lowest. One table lookup then turns an index into a group's values.
+       fields of whole bytes: byte j of these m bytes has groups j, j + m, j + 2m, ... of the page,
+       first lowest. One table lookup then turns an index into a group's values.
 tile   The words each lane of the decode kernel loads, 16 bytes a lane at a time (tile.py).
 
 Eight-bit codes are signed bytes (two's complement) seen as uint8.
@@ -53,31 +53,30 @@ def read_values(
 
 def _pack_rows(codes: Tensor, bits: int) -> Tensor:
     group = GROUPS[bits]
-    parts = codes.reshape(len(codes), PAGE, -1, group).to(torch.int32)
+    parts = codes.reshape(len(codes), -1, group).to(torch.int32)
     index = parts[..., 0].clone()
     for i in range(1, group):
         index |= parts[..., i] << (bits * i)
-    low = (index & 255).to(torch.uint8).flatten(1)
+    low = (index & 255).to(torch.uint8)
     spare = bits * group - 8
     if not spare:
         return low
-    fields = (index >> 8).view(len(codes), PAGE, 8 // spare, -1)
-    high = fields[..., 0, :].clone()
+    fields = (index >> 8).view(len(codes), 8 // spare, -1)
+    high = fields[:, 0].clone()
     for i in range(1, 8 // spare):
-        high |= fields[..., i, :] << (spare * i)
-    return torch.cat((low, high.to(torch.uint8).flatten(1)), -1)
+        high |= fields[:, i] << (spare * i)
+    return torch.cat((low, high.to(torch.uint8)), -1)
 
 
 def _row_indices(data: Tensor, bits: int, head_dim: int) -> Tensor:
-    """The index of every group: int32 [N, S, D / group]."""
-    groups = head_dim // GROUPS[bits]
-    low = data[:, : PAGE * groups].view(-1, PAGE, groups).to(torch.int32)
+    """The index of every group: int32 [N, S * D / group]."""
+    groups = PAGE * head_dim // GROUPS[bits]
+    low, high = data[:, :groups].to(torch.int32), data[:, groups:]
     spare = bits * GROUPS[bits] - 8
     if not spare:
         return low
-    high = data[:, PAGE * groups :].view(-1, PAGE, groups * spare // 8)
     mask = (1 << spare) - 1
-    fields = torch.cat([(high >> (spare * i)) & mask for i in range(8 // spare)], -1)
+    fields = torch.cat([(high >> (spare * i)) & mask for i in range(8 // spare)], 1)
     return low.add_(fields.to(torch.int32), alpha=256)
 
 

@@ -32,7 +32,7 @@ __all__ = ["TRELLIS", "Trellis", "load_table"]
 
 TABLES = Path(__file__).parent / "tables"
 
-STEP_VALUES = {4: 2, 3: 2, 2: 4}
+STEP_VALUES = {4: 2, 3: 4, 2: 4}
 """Values that one table lookup of the CPU yields, by bits."""
 
 UNIT_BYTES = {4: 1, 3: 3, 2: 1}
@@ -102,20 +102,26 @@ def pack_symbols(symbols: Tensor, bits: int) -> Tensor:
 
 
 def read_windows(segments: Tensor, bits: int) -> Tensor:
-    """Bytes [N, A, J, C, E bits / 8] → the levels at their windows, int8 [N, A, J, C, E].
-
-    A window may end in the first byte of the stream's next segment.
-    """
-    unit, values = UNIT_BYTES[bits], STEP_VALUES[bits]
-    ring = torch.cat((segments, segments.roll(-1, 2)[..., :1]), -1)
-    word = ring[..., :-1:unit].to(torch.int32)
-    for i in range(1, unit + 1):
-        word += ring[..., i : i + segments.shape[-1] : unit].to(torch.int32) << (8 * i)
+    """Bytes [N, A, J, C, E bits / 8] → the levels at their windows, int8 [N, A, J, C, E]."""
+    ahead = bytes_ahead(segments)
     table, width = window_table(bits, segments.device)
-    step = bits * values
-    index = torch.stack([(word >> (step * i)) & ((1 << width) - 1) for i in range(8 * unit // step)], -1)
+    if UNIT_BYTES[bits] == 1:
+        words = torch.stack((segments, ahead), -1).view(torch.int16)
+        index = words.to(torch.int32).bitwise_and_((1 << width) - 1)
+    else:
+        units = segments.reshape(-1, 3)
+        words = torch.cat((units, ahead.view(-1, 3)[:, 2:]), 1).view(torch.int32)
+        index = torch.cat((words, words >> (bits * STEP_VALUES[bits])), 1).bitwise_and_((1 << width) - 1)
     found = torch.index_select(table, 0, index.flatten()).view(torch.int8)
     return found.view(*segments.shape[:-1], -1)
+
+
+def bytes_ahead(segments: Tensor) -> Tensor:
+    """The byte that follows each in its stream: behind a segment's last, the first of the next."""
+    ahead = torch.empty_like(segments, memory_format=torch.contiguous_format)
+    ahead.view(-1)[:-1] = segments.reshape(-1)[1:]
+    ahead[..., -1] = segments[..., 0].roll(-1, 2)
+    return ahead
 
 
 @cache

@@ -18,10 +18,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["STREAMS", "closest_symbols", "ring_states"]
+__all__ = ["closest_symbols", "ring_states"]
 
 STREAMS = 256
-"""Streams walked at once: their path costs fit the second-level cache of a CPU core."""
+"""Streams a CPU walks at once: their path costs fit the second-level cache of a core."""
+
+STREAMS_ACCELERATED = 8192
+"""Streams another device walks at once: below 3 GB at head_dim 512."""
 
 RUN_IN = 32
 """Values on each side of the seam that decide in which state the ring is closed."""
@@ -47,7 +50,7 @@ def closest_symbols(x: Tensor, levels: Tensor, bits: int) -> Tensor:
     Two passes: a walk over the values around the seam fixes the state there, then the best walk round
     the ring from that state to itself.
     """
-    width = STREAMS if x.device.type == "cpu" else x.shape[1]
+    width = STREAMS if x.device.type == "cpu" else STREAMS_ACCELERATED
     fine = (x.clamp(-FARTHEST, FARTHEST) * FINE).round()
     parts = [_close_ring(part.contiguous(), levels.float(), bits) for part in torch.split(fine, width, 1)]
     return torch.cat(parts, 1)
