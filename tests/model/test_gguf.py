@@ -10,7 +10,6 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
 from octavo.errors import InvalidFile, InvalidRequest, UnsupportedModel
-from octavo.model import gguf as module
 from octavo.model.gguf import read_header
 from octavo.model.load import load_model
 from tests.model.gguf_file import HIDDEN, VOCAB, _weights, write_gguf
@@ -83,12 +82,12 @@ def test_unknown_architecture(tmp_path: Path, cache: Path) -> None:
 
 
 def test_old_transformers_do_not_convert(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.transformers, "__version__", "5.17.0")
+    monkeypatch.setattr("transformers.__version__", "5.17.0")
     with pytest.raises(InvalidRequest, match=r"5\.17\.0 reads wrong tokenizers"):
         load_model(file)
 
 
 def test_missing_package_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InvalidRequest, match=r"pip install 'octavo\[gguf\]'"):
         read_header(file)

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _SHORT = {"f32": "float32", "fp32": "float32", "f16": "float16", "fp16": "float16", "bf16": "bfloat16"}
 _SAMPLES = 64
+_TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
 
 @dataclass
@@ -147,6 +148,9 @@ def _weights(
 
 
 def _tokenizer(source: Path | str) -> Any:
+    if isinstance(source, Path) and not any(found for p in _TOKENIZER_FILES for found in source.glob(p)):
+        # Transformers would make up an empty one from the model's type.
+        raise InvalidFile(f"{source} has no tokenizer; put the model's tokenizer files beside its weights")
     try:
         return AutoTokenizer.from_pretrained(str(source))
     except Exception as error:  # missing files surface as many kinds of error

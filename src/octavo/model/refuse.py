@@ -53,6 +53,7 @@ COMPARED = (
 
 _ROPE_KINDS = ("default", "linear", "yarn", "llama3", "proportional", "dynamic", "longrope")
 _NEEDED = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "max_position_embeddings")
+_INNER = ("attn_config", "ffn_config")  # parts of a text model that have a configuration of their own
 _ODD_FAMILIES = {
     "blt": "it reads bytes through three models of its own, each with a cache",
     "diffllama": "it attends twice in each layer with different values",
@@ -81,7 +82,8 @@ def _encoder_decoder(config: Any, text: Any) -> str | None:
 
 
 def _modality(config: Any, text: Any) -> str | None:
-    parts = [name for name in getattr(config, "sub_configs", {}) if getattr(config, name, None) is not text]
+    named = [name for name in getattr(config, "sub_configs", {}) if getattr(config, name, None) is not text]
+    parts = [name for name in named if name not in _INNER]
     if (text is config and not parts) or config.model_type in TEXT_ONLY:
         return None
     others = ", ".join(part.removesuffix("_config") for part in parts) or "more"
