@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet
+PIP := $(BIN)/python -m pip install -qq
 lock = $(shell cat $(1) | cksum | cut -d' ' -f1)
 
 # A stamp carries the checksum of what it installed: the same lock again is a no-op, offline too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -60,4 +61,6 @@ def command(
         def ready(url: str) -> None:
             click.echo(f"serving {engine.name} with {engine.recipe.pair} pages on {url}", err=True)
 
-        serve(engine, AsyncEngine(engine), host, port, api_key=api_key, grace_s=grace, ready=ready)
+        with suppress(KeyboardInterrupt):  # the server stops in order and then passes the signal on
+            serve(engine, AsyncEngine(engine), host, port, api_key=api_key, grace_s=grace, ready=ready)
+        click.echo("stopped", err=True)
