@@ -19,8 +19,17 @@ from tests.pages.audit import audit
 from tests.tiny import tiny, tiny_loaded
 
 __all__ = [
+    "PLAIN",
+    "audit_engine",
     "chunked_logits",
-    "PLAIN", "prefill_then_decode", "audit_engine", "greedy", "live", "logits_of", "noise", "random_tokens", "recorded", "tiny_engine",
+    "greedy",
+    "live",
+    "logits_of",
+    "noise",
+    "prefill_then_decode",
+    "random_tokens",
+    "recorded",
+    "tiny_engine",
     "transformers_logits",
 ]  # fmt: skip
 

@@ -1,0 +1,232 @@
+"""Random histories: pages are conserved after every step, and nobody ever reads another's tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from octavo import Engine, Recipe
+from octavo.engine.documents import Document
+from octavo.engine.requests import Delta
+from octavo.errors import DocumentInUse, InvalidRequest, PoolFull, UnknownDocument
+from octavo.model.load import LoadedModel
+from octavo.pages.ledger import GONE
+from tests.engine.helpers import (
+    PLAIN,
+    audit_engine,
+    greedy,
+    live,
+    random_tokens,
+    tiny_engine,
+    transformers_logits,
+)
+from tests.tiny import tiny_loaded
+
+TIE = 1e-3
+"""Logits this close may swap places between two ways of adding up the same sums."""
+
+KINDS: dict[str, tuple[str, Recipe, str]] = {
+    "llama": ("llama", PLAIN, "2MB"),  # 16 pages
+    "gemma3": ("gemma3", PLAIN, "2MB"),  # windows of 80 tokens slide
+    "packed": ("llama", Recipe("q8_0", "q4_0", recent=0), "3MB"),
+    "packed windows": ("gemma3", Recipe("q8_0", "q8_0", sliding=True), "2MB"),
+}
+
+
+@cache
+def loaded(family: str) -> LoadedModel:
+    return tiny_loaded(family)
+
+
+class Histories(RuleBasedStateMachine):
+    """One engine with a pool of a few pages; what it answers is checked when the history ends."""
+
+    kind = "llama"
+    seen: Counter[str] = Counter()
+
+    requests = Bundle("requests")
+    documents = Bundle("documents")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.family, recipe, memory = KINDS[self.kind]
+        self.exact = not recipe.packs
+        self.engine = Engine(loaded(self.family), recipe, memory=memory, chunk=96, max_sequences=4, max_waiting=64)
+        self.prompts: dict[int, tuple[list[int], int]] = {}
+        self.answers: dict[int, list[Delta]] = {}
+
+    # what may happen
+
+    @rule(
+        target=requests, stream=st.sampled_from((0, 1)), shared=st.sampled_from((0, 40, 64, 150, 200, 330)),
+        own=st.integers(1, 70), wanted=st.sampled_from((1, 5, 40, 150)), copies=st.sampled_from((1, 1, 3)),
+    )  # fmt: skip
+    def submit(self, stream: int, shared: int, own: int, wanted: int, copies: int) -> Any:
+        return multiple(*(self._submit(text(stream, shared, own + n), wanted, None) for n in range(copies)))
+
+    @rule(target=requests, document=documents, own=st.integers(1, 70), wanted=st.sampled_from((1, 40, 150)))
+    def fork(self, document: Document, own: int, wanted: int) -> Any:
+        if document.name not in self.engine.documents:
+            with pytest.raises(UnknownDocument):
+                self.engine.submit([1], document=document)
+            return multiple()
+        return self._submit(text(2, 0, own), wanted, document)
+
+    @rule(target=documents, stream=st.sampled_from((0, 1)), length=st.sampled_from((30, 64, 100, 150, 260)))
+    def hold(self, stream: int, length: int) -> Document:
+        return self.engine.begin_document(text(stream, length, 0))
+
+    @rule(steps=st.sampled_from((1, 2, 10, 40)))
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self._step()
+
+    @rule(request=consumes(requests))
+    def abort(self, request: int) -> None:
+        ended = self._ended(request)
+        before = live(self.engine)
+        assert self.engine.abort(request) is not ended
+        self._note(self.engine.unread())
+        assert self._ended(request)
+        assert live(self.engine) <= before
+
+    @rule(document=consumes(documents))
+    def release(self, document: Document) -> None:
+        if document.error is not None:
+            assert isinstance(document.error, PoolFull)
+        elif document.users:
+            self.seen["in use"] += 1
+            with pytest.raises(DocumentInUse):
+                document.release()
+        else:
+            document.release()
+            with pytest.raises(UnknownDocument):
+                document.release()
+
+    @rule()
+    def finish(self) -> None:
+        """Let everything end; only documents hold pages then."""
+        for _ in range(3000):
+            if self.engine.idle:
+                break
+            self._step()
+        assert self.engine.idle, "requests wait for each other"
+        if not self.engine.documents:
+            assert live(self.engine) == 0
+        assert all(self._ended(id) for id in self.prompts)
+
+    # what must hold
+
+    @invariant()
+    def conserved(self) -> None:
+        audit_engine(self.engine)
+        stats = self.engine.stats()
+        assert stats.requests["running"] <= 4
+        pages = [h for group in self.engine._core.scheduler.running for h in group.holding.tables]
+        self.seen["gone"] += sum(GONE in table for table in pages)
+
+    def teardown(self) -> None:
+        self.finish()
+        self.seen["preempted"] += self.engine.stats().requests["preempted"]
+        self.seen["packed"] += any(p["packed"]["live"] + p["packed"]["cached"] for p in self.engine.stats().pages.values())
+        for id, (prompt, wanted) in self.prompts.items():
+            self._check_answer(prompt, wanted, self.answers[id])
+        for document in list(self.engine.documents.values()):
+            document.release()
+        assert live(self.engine) == 0
+        audit_engine(self.engine)
+        self.engine.close()
+
+    # how
+
+    def _submit(self, tokens: list[int], wanted: int, document: Document | None) -> int:
+        id = self.engine.submit(tokens, greedy(wanted), document=document)
+        held = document.sequence.tokens if document else []
+        self.prompts[id] = ([*held, *tokens], wanted)
+        self.answers[id] = []
+        return id
+
+    def _step(self) -> None:
+        self._note(self.engine.step())
+        audit_engine(self.engine)
+
+    def _note(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            assert not self._ended(delta.request), "a delta after the last one"
+            self.answers[delta.request].append(delta)
+
+    def _ended(self, id: int) -> bool:
+        return bool(self.answers[id]) and self.answers[id][-1].finish is not None
+
+    def _check_answer(self, prompt: list[int], wanted: int, deltas: list[Delta]) -> None:
+        tokens = [t for d in deltas for t in d.tokens]
+        last = deltas[-1]
+        self.seen[str(last.finish)] += 1
+        assert last.usage.prompt_tokens == len(prompt)
+        assert last.usage.completion_tokens == len(tokens)
+        assert last.usage.cached_tokens < len(prompt)
+        if last.finish == "length":
+            most = min(self.engine.context, self.engine._core.memory.capacity) - len(prompt)
+            assert len(tokens) == min(wanted, most)
+        elif last.finish == "error":
+            assert isinstance(last.error, PoolFull), last.error
+            self.seen["full"] += 1
+        else:
+            assert last.finish == "abort"
+        if self.exact and tokens:
+            logits = transformers_logits(self.family, [*prompt, *tokens])[len(prompt) - 1 : -1]
+            chosen = logits.gather(1, logits.new_tensor(tokens).long()[:, None])[:, 0]
+            assert float((logits.amax(1) - chosen).max()) <= TIE, "these tokens come from somebody else"
+
+
+@cache
+def stream_of(n: int) -> list[int]:
+    return random_tokens(400, 50 + n)
+
+
+def text(stream: int, shared: int, own: int) -> list[int]:
+    """The first tokens of a stream that many prompts begin with, then some of its own."""
+    return stream_of(stream)[:shared] + random_tokens(own, 100 + own)
+
+
+EXPECTED = {
+    "llama": {"length", "abort", "error", "preempted", "in use"},
+    "gemma3": {"length", "abort", "preempted", "gone", "in use"},
+    "packed": {"length", "abort", "preempted", "packed"},
+    "packed windows": {"length", "abort", "preempted", "packed", "gone"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("examples", "steps"), [pytest.param(8, 25), pytest.param(150, 60, marks=pytest.mark.slow)], ids=("few", "many")
+)
+def test_histories(kind: str, examples: int, steps: int) -> None:
+    """The histories met what they are meant to meet, or they prove nothing."""
+    machine = type("Histories", (Histories,), {"kind": kind, "seen": Counter()})
+    run_state_machine_as_test(
+        machine, settings=settings(settings.get_profile("same"), max_examples=examples, stateful_step_count=steps)
+    )
+    assert {name for name, n in machine.seen.items() if n} >= EXPECTED[kind], machine.seen
+
+
+def test_a_name_can_be_taken_again_after_release() -> None:
+    engine = tiny_engine()
+    engine.document("some text", name="a").release()
+    with engine.document("other text", name="a") as again, pytest.raises(InvalidRequest, match="exists"):
+        assert again.tokens
+        engine.document("third text", name="a")
