@@ -8,11 +8,15 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
+from packaging.version import Version
 
 from octavo.errors import InvalidFile, InvalidRequest, UnsupportedModel
-from octavo.model.gguf import read_header
+from octavo.model.gguf import _OLDEST, _VERSION, read_header
 from octavo.model.load import load_model
 from tests.model.gguf_file import HIDDEN, VOCAB, _weights, write_gguf
+
+
+converts = pytest.mark.skipif(_VERSION < _OLDEST, reason=f"Transformers before {_OLDEST} is refused here")
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,7 @@ def test_header_counts_every_byte(file: Path) -> None:
     assert header.metadata["tokenizer.ggml.eot_token_id"] == 261
 
 
+@converts
 def test_converts_once_and_exactly(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(file)
     stored = _weights()["blk.0.ffn_up.weight"]
@@ -74,6 +79,7 @@ def test_no_gguf(tmp_path: Path, content: bytes) -> None:
         load_model(path)
 
 
+@converts
 def test_unknown_architecture(tmp_path: Path, cache: Path) -> None:
     path = write_gguf(tmp_path / "odd.gguf", "oddity")
     with pytest.raises(UnsupportedModel, match="oddity"):
@@ -82,7 +88,7 @@ def test_unknown_architecture(tmp_path: Path, cache: Path) -> None:
 
 
 def test_old_transformers_do_not_convert(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformers.__version__", "5.17.0")
+    monkeypatch.setattr("octavo.model.gguf._VERSION", Version("5.17.0"))
     with pytest.raises(InvalidRequest, match=r"5\.17\.0 reads wrong tokenizers"):
         load_model(file)
 

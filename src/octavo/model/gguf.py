@@ -29,7 +29,7 @@ __all__ = ["GgufHeader", "convert", "is_gguf", "read_header"]
 log = logging.getLogger(__name__)
 
 MAGIC = b"GGUF"
-_OLDEST = "5.24"
+_VERSION, _OLDEST = Version(transformers.__version__), Version("5.24")
 _SCALARS = ("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?")  # value types 0 to 7
 _WIDE = {10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -175,9 +175,9 @@ def _need(*packages: str) -> None:
 
 
 def _check_version() -> None:
-    if Version(transformers.__version__).release < Version(_OLDEST).release:
+    if _VERSION.release < _OLDEST.release:
         raise InvalidRequest(
-            f"Transformers {transformers.__version__} reads wrong tokenizers from GGUF files; pip install "
+            f"Transformers {_VERSION} reads wrong tokenizers from GGUF files; pip install "
             f"'transformers>={_OLDEST}', or convert the file on another machine and load the folder"
         )
 
@@ -188,5 +188,6 @@ def _save(model: Any, tokenizer: Any, header: GgufHeader, folder: Path) -> None:
     turn_end = header.metadata.get("tokenizer.ggml.eot_token_id")
     ends = [model.generation_config.eos_token_id, tokenizer.eos_token_id, turn_end]
     model.generation_config.eos_token_id = sorted({n for n in ends if isinstance(n, int)})
-    model.save_pretrained(folder)
+    with quiet():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
