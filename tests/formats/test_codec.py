@@ -7,8 +7,22 @@ from itertools import pairwise
 import pytest
 import torch
 
+import octavo.formats
 from octavo.errors import InvalidRequest, UnknownName
-from octavo.formats import PAGE, PageCodec, format_names, get_format
+from octavo.formats import (
+    PAGE,
+    PageCodec,
+    base,
+    format_names,
+    gains,
+    get_format,
+    pack,
+    rotation,
+    tile,
+    trellis,
+    turbo,
+    viterbi,
+)
 
 from .pages import HEAD_DIMS, LAYOUTS, QUANTISED, exists, gaussian, relative_error
 
@@ -18,6 +32,11 @@ BITS = {
     "turbo8": 8.125, "turbo4": 4.125, "turbo3": 3.125, "turbo2": 2.125,
     "turbo4_tcq": 4.125, "turbo3_tcq": 3.125, "turbo2_tcq": 2.125,
 }  # fmt: skip
+
+
+def test_what_the_room_exports_exists() -> None:
+    for module in (octavo.formats, base, gains, pack, rotation, tile, trellis, turbo, viterbi):
+        assert all(hasattr(module, name) for name in module.__all__)
 
 
 def test_the_names_are_the_ladder() -> None:
@@ -32,7 +51,7 @@ def test_bits_per_value_count_every_byte(name: str) -> None:
     extra = 0.125 if name.startswith("turbo") else 0
     for head_dim in (128, 256, 512):
         assert format.bits_per_value(head_dim) == BITS[name]
-    assert format.bits_per_value(64) == BITS[name] + extra
+    assert format.bits_per_value(64) == format.bits_per_value(192) == BITS[name] + extra
     for head_dim in HEAD_DIMS:
         page = PageCodec(format, head_dim, "k").encode(gaussian(1, head_dim))
         assert page.shape == (1, format.nbytes(head_dim))

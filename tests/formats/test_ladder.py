@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -31,7 +33,7 @@ def test_twenty_thousand_blocks_lose_no_more_than_promised(name: str) -> None:
 def test_kept_figures_are_true_at_every_head_dim(name: str, head_dim: int) -> None:
     kept = measured()[str(head_dim)][name]
     assert measure_mse(name, head_dim, values=100_000, seed=2) == pytest.approx(kept, rel=0.04)
-    assert kept <= 1.03 * PROMISED[name]
+    assert kept <= 1.02 * PROMISED[name]
 
 
 def test_the_ladder_has_every_format_and_descends_within_a_family() -> None:
@@ -43,6 +45,18 @@ def test_the_ladder_has_every_format_and_descends_within_a_family() -> None:
         assert rows[f"turbo{bits}_tcq"].mse < 0.65 * rows[f"turbo{bits}"].mse
         assert rows[f"turbo{bits}_tcq"].bits_per_value == rows[f"turbo{bits}"].bits_per_value
     assert ladder(72)[-1].mse == ladder(64)[-1].mse
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_the_table_in_the_docs_is_the_ladder(name: str) -> None:
+    cells = [
+        f"{row.bits_per_value:.4g} · {row.mse:.2e}".replace("e-0", "e-")
+        for head_dim in HEAD_DIMS
+        for row in ladder(head_dim)
+        if row.name == name
+    ]
+    docs = Path(__file__).parents[2] / "docs" / "formats.md"
+    assert f"| `{name}` | {' | '.join(cells)} |" in docs.read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", ["turbo4", "turbo3", "turbo2", "turbo3_tcq"])

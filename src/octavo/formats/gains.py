@@ -7,6 +7,7 @@ from torch import Tensor
 
 from octavo.errors import unknown
 from octavo.formats.base import PAGE, Layout
+from octavo.formats.tile import lane_tokens
 
 __all__ = ["GAIN_RULES", "fit_gain", "gain_span", "load_gains", "root_mean_square", "store_gains"]
 
@@ -17,8 +18,8 @@ LARGEST = 65504.0
 
 
 def gain_span(head_dim: int) -> int:
-    """Channels that share a gain in the turbo formats: 128 where it divides head_dim, else the whole row."""
-    return 128 if head_dim % 128 == 0 else head_dim
+    """Channels that share a gain in the turbo formats: 128 or 64 where that divides head_dim, else the row."""
+    return next((span for span in (128, 64) if head_dim % span == 0), head_dim)
 
 
 def fit_gain(x: Tensor, c: Tensor, rule: str) -> Tensor:
@@ -47,9 +48,12 @@ def safe_ratio(top: Tensor, bottom: Tensor) -> Tensor:
 
 
 def store_gains(gains: Tensor, layout: Layout) -> Tensor:
-    """gains [N, S, B], B per token → fp16 bytes [N, 2 S B]; rows token by token, tile span by span."""
+    """gains [N, S, B], B per token → fp16 bytes [N, 2 S B].
+
+    rows token by token; tile span by span, in each the tokens by lane of the decode kernel (lane_tokens).
+    """
     if layout == "tile":
-        gains = gains.transpose(1, 2)
+        gains = gains[:, lane_tokens(gains.device)].transpose(1, 2)
     return gains.to(torch.float16).contiguous().flatten(1).view(torch.uint8)
 
 
@@ -57,5 +61,6 @@ def load_gains(data: Tensor, layout: Layout) -> Tensor:
     """Bytes of `store_gains` → float32 [N, S, B]."""
     gains = data.contiguous().view(torch.float16).float()
     if layout == "tile":
-        return gains.view(len(data), -1, PAGE).transpose(1, 2)
+        spans = gains.view(len(data), -1, PAGE).transpose(1, 2)
+        return torch.empty_like(spans).index_copy_(1, lane_tokens(data.device), spans)
     return gains.view(len(data), PAGE, -1)
