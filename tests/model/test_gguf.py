@@ -15,7 +15,6 @@ from octavo.model.gguf import _OLDEST, _VERSION, read_header
 from octavo.model.load import load_model
 from tests.model.gguf_file import HIDDEN, VOCAB, _weights, write_gguf
 
-
 converts = pytest.mark.skipif(_VERSION < _OLDEST, reason=f"Transformers before {_OLDEST} is refused here")
 
 
