@@ -2,42 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
-
 import torch
 
-from octavo.formats.base import Layout
-from octavo.pages.plan import Plan
-from octavo.reference.attention import LayerPages, attend
+from octavo.attention.backend import Backend, TorchBackend
+from octavo.errors import UnsupportedModel
+from octavo.formats.registry import get_format
+from octavo.kernels.compile import unavailable
+from octavo.kernels.variants import covers
+from octavo.model.shape import ModelShape
+from octavo.recipe import Recipe
 
-__all__ = ["Backend", "choose_backend"]
-
-
-class Attend(Protocol):
-    """q [T, H, D] over pages → [T, H, D]; see reference.attention.attend."""
-
-    def __call__(
-        self,
-        q: torch.Tensor,
-        pages: LayerPages,
-        plan: Plan,
-        scale: float,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor: ...
+__all__ = ["choose_backend"]
 
 
-@dataclass(frozen=True)
-class Backend:
-    """A way to read pages: its name, the reason it was chosen, and the byte order it wants."""
+def choose_backend(device: torch.device, shape: ModelShape, recipe: Recipe, *, strict: bool = False) -> Backend:
+    """The fastest backend that can serve this model and recipe on `device`.
 
-    name: str
-    reason: str
-    layout: Layout
-    attend: Attend
+    On a GPU that the kernels cannot serve, the reference attention runs there and says why; with `strict` that is
+    an error instead.
+    """
+    if device.type == "cpu":
+        return TorchBackend(device, "reference attention in PyTorch: the device is a CPU")
+    obstacle = kernel_obstacle(device, shape, recipe)
+    if obstacle is None:
+        from octavo.attention.cuda import CudaBackend
+
+        return CudaBackend(device, f"kernels for {torch.cuda.get_device_name(device)}, {recipe.pair}")
+    if strict:
+        raise UnsupportedModel(f"the GPU kernels cannot run: {obstacle}; change that, or drop strict")
+    return TorchBackend(device, f"reference attention in PyTorch, slow: {obstacle}")
 
 
-def choose_backend(device: torch.device) -> Backend:
-    """The fastest backend that can serve `device`."""
-    return Backend("torch", f"reference attention in PyTorch: device is {device.type}", "rows", attend)
+def kernel_obstacle(device: torch.device, shape: ModelShape, recipe: Recipe) -> str | None:
+    """What keeps the kernels from serving; None where nothing does."""
+    if device.type != "cuda":
+        return f"they need a CUDA device, not {device.type}"
+    if reason := unavailable():
+        return reason
+    if shape.dtype not in ("bfloat16", "float16"):
+        return f"the model runs in {shape.dtype}; the kernels read bfloat16 and float16 pages (--dtype bfloat16)"
+    for side, name in (("keys", recipe.k), ("values", recipe.v)):
+        for head_dim in {group.head_dim for group in shape.groups}:
+            kept = name if get_format(name).quantised or name == "plain" else plain_twin(name, shape.dtype)
+            if reason := covers(kept, head_dim):
+                return f"{side}: {reason}"
+    return None
+
+
+def plain_twin(name: str, dtype: str) -> str:
+    """A 16-bit format counts as plain where it is the model's own dtype."""
+    return "plain" if {"f16": "float16", "bf16": "bfloat16"}.get(name) == dtype else name

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from octavo.attention.dispatch import Backend
+from octavo.attention.backend import Backend, StepPlan
 from octavo.errors import OctavoError
 from octavo.formats.base import PAGE
 from octavo.model.shape import ModelShape
-from octavo.pages.plan import Plan, Segment
+from octavo.pages.plan import Segment
 from octavo.pages.store import GroupPool
-from octavo.reference.attention import LayerPages
 
 __all__ = ["NAME", "Attention", "Reading", "install"]
 
@@ -35,13 +34,7 @@ class Attention:
         self.round_trip = round_trip
         self.exact = exact_pages * PAGE
         self.place = {layer: (g, n) for g, group in enumerate(shape.groups) for n, layer in enumerate(group.layers)}
-        self.layers = {layer: self._pages(*place) for layer, place in self.place.items()}
-
-    def _pages(self, group: int, n: int) -> LayerPages:
-        pool = self.pools[group]
-        k, v = pool.packed["k"][n], pool.packed["v"][n]
-        codecs = pool.store.codecs
-        return LayerPages(pool.k_plain[n], pool.v_plain[n], k, v, codecs["k"], codecs["v"])
+        self.layers = {layer: pools[g].layer(n) for layer, (g, n) in self.place.items()}
 
     def __call__(
         self,
@@ -65,7 +58,7 @@ class Attention:
         if self.round_trip and pool.store.packs:
             k, v = self._round_trip(pool, reading.segments[group], k, v)
         pool.append(n, plan.slots, plan.offsets, k, v)
-        out = self.backend.attend(q, self.layers[layer], plan, scale, softcap, sinks).to(v.dtype)
+        out = self.backend.attend(q, k, v, self.layers[layer], plan, scale, softcap, sinks).to(v.dtype)
         return out if turn_v is None else rotate(out, turn_v.T)
 
     def _round_trip(
@@ -84,7 +77,7 @@ class Attention:
 class Reading:
     """What travels to the attention function through the model's keyword arguments: a step's plans by group."""
 
-    def __init__(self, attention: Attention, plans: list[Plan], segments: list[list[Segment]]):
+    def __init__(self, attention: Attention, plans: list[StepPlan], segments: list[list[Segment]]):
         self.attention = attention
         self.plans = plans
         self.segments = segments

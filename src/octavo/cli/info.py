@@ -53,7 +53,7 @@ def command(model: str, tokens: int, device: str, as_json: bool, **options: Any)
         "groups": groups(shape),
         "tokens": tokens,
         "formats": [costs(shape, r, tokens) for r in ([recipe] if chosen else pairs(recipe))],
-        "backend": backend(device),
+        "backend": backend(device, shape, recipe),
         "notes": list(shape.notes),
     }
     if as_json:
@@ -125,7 +125,7 @@ def cache_bytes(shape: ModelShape, recipe: Recipe, tokens: int) -> tuple[int, fl
     return total, further
 
 
-def backend(device: str) -> dict[str, str]:
+def backend(device: str, shape: ModelShape, recipe: Recipe) -> dict[str, str]:
     import torch
 
     from octavo.attention.dispatch import choose_backend
@@ -133,7 +133,7 @@ def backend(device: str) -> dict[str, str]:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        choice = choose_backend(torch.device(device))
+        choice = choose_backend(torch.device(device), shape, recipe)
     except RuntimeError as error:
         raise InvalidRequest(
             f"device {device!r} does not exist here: {str(error).splitlines()[0]}; try cpu"

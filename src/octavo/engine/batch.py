@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from octavo.attention.backend import Backend, StepPlan
 from octavo.engine.scheduler import Grant
+from octavo.model.shape import LayerGroup
 from octavo.pages.ledger import Holding, Ledger
-from octavo.pages.plan import Plan, Segment, make_plan
+from octavo.pages.plan import Segment
 
 __all__ = ["Batch", "make_batch"]
 
@@ -21,11 +23,13 @@ class Batch:
     ids: torch.Tensor
     positions: torch.Tensor
     wanted: torch.Tensor
-    plans: list[Plan]
+    plans: list[StepPlan]
     segments: list[list[Segment]]
 
 
-def make_batch(ledger: Ledger, grants: list[Grant], device: torch.device, *, all_rows: bool = False) -> Batch:
+def make_batch(
+    ledger: Ledger, grants: list[Grant], backend: Backend, groups: tuple[LayerGroup, ...], *, all_rows: bool = False
+) -> Batch:
     """Flatten `grants`; logits are wanted where a sequence's last known token runs (or of `all_rows`)."""
     ids: list[int] = []
     positions: list[int] = []
@@ -42,11 +46,11 @@ def make_batch(ledger: Ledger, grants: list[Grant], device: torch.device, *, all
         [segment(ledger, n, grant, start) for grant, start in zip(grants, starts, strict=True)]
         for n in range(len(ledger.groups))
     ]
-    plans = [make_plan(own, group.window, device) for own, group in zip(segments, ledger.groups, strict=True)]
+    plans = [backend.plan(own, group) for own, group in zip(segments, groups, strict=True)]
     rows = range(len(ids)) if all_rows else wanted
 
     def tensor(values: object) -> torch.Tensor:
-        return torch.tensor(values, device=device, dtype=torch.long)
+        return torch.tensor(values, device=backend.device, dtype=torch.long)
 
     return Batch(tensor([ids]), tensor([positions]), tensor(list(rows)), plans, segments)
 

@@ -8,7 +8,7 @@ from itertools import count
 
 import torch
 
-from octavo.attention.dispatch import Backend
+from octavo.attention.backend import Backend
 from octavo.attention.hook import Attention
 from octavo.engine.batch import make_batch
 from octavo.engine.documents import Document
@@ -68,7 +68,7 @@ class Core:
         decode = sum(g.sequence.decoding for g in step.grants)
         prefill = sum(g.n for g in step.grants if not g.sequence.decoding)
         self.memory.copy(step.copies)
-        batch = make_batch(self.memory.ledger, step.grants, self.runner.device)
+        batch = make_batch(self.memory.ledger, step.grants, self.backend, self.loaded.shape.groups)
         logits = self.runner.logits(batch)
         deltas += self._settle(step.grants, logits)
         self.clock.record(prefill, decode, len(logits), time.perf_counter() - began)

@@ -25,9 +25,15 @@ from octavo.engine.sequence import Sequence as Tokens
 from octavo.engine.stats import Stats
 from octavo.engine.stream import Stream
 from octavo.engine.text import Output
-from octavo.errors import DocumentInUse, EngineStopped, InvalidRequest, PromptTooLong, UnknownDocument, unknown
-from octavo.model import load
-from octavo.model.load import LoadedModel
+from octavo.errors import (
+    DocumentInUse,
+    EngineStopped,
+    InvalidRequest,
+    PromptTooLong,
+    UnknownDocument,
+    unknown,
+)
+from octavo.model.load import LoadedModel, load_model
 from octavo.recipe import Recipe
 
 __all__ = ["Engine"]
@@ -43,6 +49,7 @@ class Engine:
     context        most tokens of a sequence; at most the trained length, which is the default
     chunk          prompt tokens run per step beside the decoding sequences
     max_sequences  sequences that run at once;  max_waiting: requests queued before Overloaded is raised
+    strict         refuse to serve on a GPU without the GPU kernels
     all_quantised  evaluation: read even the newest tokens as if packed
     """
 
@@ -66,10 +73,10 @@ class Engine:
                 raise InvalidRequest(f"{name} is {value}; it must be at least 1")
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        loaded = model if isinstance(model, LoadedModel) else load.load_model(model, device=device, dtype=dtype)
+        loaded = model if isinstance(model, LoadedModel) else load_model(model, device=device, dtype=dtype)
         place = next(loaded.module.parameters()).device
         recipe = recipe or Recipe()
-        backend = choose_backend(place)
+        backend = choose_backend(place, loaded.shape, recipe, strict=strict)
         pool = Memory.build(
             loaded.shape, recipe, backend, place, loaded.identity, memory,
             sequences=max_sequences, chunk=chunk, everywhere=all_quantised,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from octavo.attention.dispatch import Backend
+from octavo.attention.backend import Backend
 from octavo.errors import InvalidRequest
 from octavo.formats.base import PAGE
 from octavo.model.shape import ModelShape

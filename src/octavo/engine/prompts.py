@@ -13,11 +13,16 @@ __all__ = ["is_tokens", "prompt_tokens"]
 
 
 def is_tokens(prompt: object) -> bool:
-    return isinstance(prompt, Sequence) and not isinstance(prompt, str) and all(isinstance(t, int) for t in prompt)
+    return is_list(prompt) and all(isinstance(t, int) for t in cast("Sequence[object]", prompt))
 
 
 def is_messages(prompt: object) -> bool:
-    return isinstance(prompt, Sequence) and not isinstance(prompt, str) and all(isinstance(m, Mapping) for m in prompt)
+    return is_list(prompt) and all(isinstance(m, Mapping) for m in cast("Sequence[object]", prompt))
+
+
+def is_list(prompt: object) -> bool:
+    """A sequence of things: text is none, and bytes are text of unknown encoding, not numbers."""
+    return isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes | bytearray)
 
 
 def prompt_tokens(
@@ -59,6 +64,7 @@ def check_ids(tokens: Sequence[int], vocab: int) -> list[int]:
 
 
 def describe(value: object) -> str:
-    if isinstance(value, Sequence):
+    if is_list(value):
+        value = cast("Sequence[object]", value)
         return "a list of " + ", ".join(sorted({type(v).__name__ for v in value}))
     return type(value).__name__

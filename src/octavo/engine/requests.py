@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from octavo.errors import InvalidRequest
@@ -15,6 +17,39 @@ Prompt = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages ({"role": ..., "content": ...})."""
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+def whole(value: object, low: float = -math.inf, high: float = math.inf) -> bool:
+    return isinstance(value, Integral) and low <= int(value) <= high
+
+
+def number(value: object, low: float, high: float) -> bool:
+    return isinstance(value, Real) and low <= float(value) <= high
+
+
+def listed(value: object, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, Sequence) and all(holds(v) for v in value)
+
+
+def is_bias(value: object) -> bool:
+    return isinstance(value, Mapping) and all(whole(k) and number(v, -1e6, 1e6) for k, v in value.items())
+
+
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_tokens": (lambda v: v is None or whole(v, 1), "a whole number from 1, or None for the whole context"),
+    "temperature": (lambda v: number(v, 0, 100), "a number between 0 (greedy) and 100"),
+    "top_p": (lambda v: number(v, 0, 1) and v > 0, "a number in (0, 1]; 1 switches it off"),
+    "top_k": (lambda v: whole(v, 0), "a whole number, 0 (off) or more"),
+    "min_p": (lambda v: number(v, 0, 1), "a number in [0, 1]; 0 switches it off"),
+    "seed": (lambda v: v is None or whole(v), "a whole number, or None"),
+    "stop": (lambda v: listed(v, lambda s: isinstance(s, str) and s != ""), "non-empty strings"),
+    "stop_token_ids": (lambda v: listed(v, whole), "token ids"),
+    "presence_penalty": (lambda v: number(v, -2, 2), "a number between -2 and 2"),
+    "frequency_penalty": (lambda v: number(v, -2, 2), "a number between -2 and 2"),
+    "logit_bias": (is_bias, "a mapping of token ids to finite numbers"),
+    "logprobs": (lambda v: v is None or whole(v, 0, 20), "None or a whole number between 0 and 20"),
+}
+"""What each setting must be; checked at birth, so that no step meets a value it cannot use."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +75,11 @@ class Sampling:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        def check(name: str, ok: bool, rule: str) -> None:
-            if not ok:
-                raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be {rule}")
-
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
-        check("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1, or None for the whole context")
-        check("temperature", 0 <= self.temperature <= 100, "between 0 (greedy) and 100")
-        check("top_p", 0 < self.top_p <= 1, "in (0, 1]; 1 switches it off")
-        check("top_k", self.top_k >= 0, "0 (off) or more")
-        check("min_p", 0 <= self.min_p <= 1, "in [0, 1]; 0 switches it off")
-        check("presence_penalty", -2 <= self.presence_penalty <= 2, "between -2 and 2")
-        check("frequency_penalty", -2 <= self.frequency_penalty <= 2, "between -2 and 2")
-        check("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "None or between 0 and 20")
-        check("stop", all(self.stop), "non-empty strings")
+        for name, (holds, rule) in RULES.items():
+            if not holds(getattr(self, name)):
+                raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be {rule}")
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,9 @@ def adjust(row: torch.Tensor, sequence: Sequence) -> torch.Tensor:
 
 def probabilities(row: torch.Tensor, rules: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
     """Filtered probabilities, most likely first, and their tokens. row [V]; temperature > 0."""
-    probs, tokens = torch.softmax(row.double() / rules.temperature, -1).sort(descending=True, stable=True)
+    row = row.double()
+    row = (row - row.max()) / rules.temperature  # so that no temperature, however small, overflows
+    probs, tokens = torch.softmax(row, -1).sort(descending=True, stable=True)
     if rules.top_k:
         probs, tokens = probs[: rules.top_k], tokens[: rules.top_k]
         probs = probs / probs.sum()
@@ -81,6 +83,6 @@ def report(row: torch.Tensor, token: int, rules: Sampling) -> Choice:
     if rules.logprobs is None:
         return Choice(token)
     logprobs = torch.log_softmax(row, -1)
-    values, tokens = logprobs.topk(rules.logprobs) if rules.logprobs else (logprobs[:0], logprobs[:0])
+    values, tokens = logprobs.topk(min(rules.logprobs, len(row)))
     top = tuple((int(t), float(v)) for t, v in zip(tokens.tolist(), values.tolist(), strict=True))
     return Choice(token, float(logprobs[token]), top)

@@ -36,7 +36,9 @@ def score(
         while sequence.pending:
             n = min(chunk, sequence.pending)
             ledger.extend(sequence.holding, sequence.computed + n)
-            batch = make_batch(ledger, [Grant(sequence, n)], core.runner.device, all_rows=True)
+            batch = make_batch(
+                ledger, [Grant(sequence, n)], core.backend, core.loaded.shape.groups, all_rows=True
+            )
             hidden = core.runner.hidden(batch)
             start = sequence.computed
             sequence.computed += n

@@ -19,19 +19,25 @@ class LayerShape:
     window: int | None = None
 
     @property
-    def group_key(self) -> tuple[int, int, int]:
-        return (self.kv_heads, self.head_dim, self.window or 0)
+    def group_key(self) -> tuple[int, int, int, int]:
+        return (self.q_heads, self.kv_heads, self.head_dim, self.window or 0)
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers with the same KV heads, head_dim and window; they share one page table."""
+    """Layers with the same heads, head_dim and window; they share one page table."""
 
     name: str
+    q_heads: int
     kv_heads: int
     head_dim: int
     window: int | None
     layers: tuple[int, ...]
+
+    @property
+    def queries_per_head(self) -> int:
+        """Query heads that read one KV head."""
+        return self.q_heads // self.kv_heads
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class ModelShape:
     @cached_property
     def groups(self) -> tuple[LayerGroup, ...]:
         """Layer groups in order of first appearance; "full", "sliding", numbered where one name repeats."""
-        found: dict[tuple[int, int, int], list[LayerShape]] = {}
+        found: dict[tuple[int, int, int, int], list[LayerShape]] = {}
         for layer in self.layers:
             found.setdefault(layer.group_key, []).append(layer)
         bases = ["sliding" if members[0].window else "full" for members in found.values()]
@@ -62,7 +68,7 @@ class ModelShape:
             first, base = members[0], bases[n]
             name = base if bases.count(base) == 1 else f"{base}{bases[:n].count(base)}"
             layers = tuple(m.index for m in members)
-            groups.append(LayerGroup(name, first.kv_heads, first.head_dim, first.window, layers))
+            groups.append(LayerGroup(name, first.q_heads, first.kv_heads, first.head_dim, first.window, layers))
         return tuple(groups)
 
     def kv_values_per_token(self) -> int:

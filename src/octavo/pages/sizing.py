@@ -73,7 +73,7 @@ def size_pool(
     growing = [g for g in needs if g.packed_bytes or g.window is None]
     per_page = sum(g.packed_bytes or g.plain_bytes for g in growing)
     rest = (budget - spent) // per_page if growing else 0
-    if rest < 2 and growing or budget < spent:
+    if (rest < 2 and growing) or budget < spent:
         raise PoolFull(
             f"a pool of {budget:,} bytes cannot hold one sequence: {spent:,} bytes go to open and young pages and "
             f"{per_page:,} to each further page of {PAGE} tokens; raise --memory or lower --chunk"

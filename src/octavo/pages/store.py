@@ -8,6 +8,8 @@ Letters: L layers of the group, G KV heads, D head dim.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -19,7 +21,7 @@ from octavo.model.shape import LayerGroup
 from octavo.pages.sizing import GroupNeed
 from octavo.recipe import Recipe
 
-__all__ = ["GroupPool", "Store"]
+__all__ = ["GroupPool", "LayerPages", "Store"]
 
 
 class Store:
@@ -75,6 +77,18 @@ class Store:
         return back.reshape(g, pages * PAGE, d)[:, :t]
 
 
+@dataclass(frozen=True)
+class LayerPages:
+    """One layer's pages: plain [slots, G, 64, D], packed uint8 [slots, G, bytes], and their codecs."""
+
+    k_plain: torch.Tensor
+    v_plain: torch.Tensor
+    k_packed: torch.Tensor
+    v_packed: torch.Tensor
+    k_codec: PageCodec
+    v_codec: PageCodec
+
+
 class GroupPool:
     """Allocated memory of one layer group."""
 
@@ -113,6 +127,12 @@ class GroupPool:
             for layer, target in enumerate(self.packed[side]):  # type: ignore[index]
                 x = pages[layer][plain]
                 target[packed] = codec.encode(x.flatten(0, 1)).view(x.shape[0], x.shape[1], -1)
+
+    def layer(self, n: int) -> LayerPages:
+        """The pages of the group's n-th layer."""
+        codecs = self.store.codecs
+        packed = (self.packed["k"][n], self.packed["v"][n])
+        return LayerPages(self.k_plain[n], self.v_plain[n], *packed, codecs["k"], codecs["v"])
 
     @property
     def nbytes(self) -> int:

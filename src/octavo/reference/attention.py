@@ -10,16 +10,15 @@ B segments of n tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from octavo.formats.base import PAGE, Side
 from octavo.pages.plan import Item, Plan, Tail
-from octavo.formats.codec import PageCodec
+from octavo.pages.store import LayerPages
 
-__all__ = ["LayerPages", "attend"]
+__all__ = ["attend"]
 
 LOWEST = -1e30
 """Stands for the maximum of a row that sees nothing: finite, so that no NaN arises."""
@@ -27,18 +26,6 @@ TILE_SCORES = 1 << 23
 """Scores held at once."""
 TILE_PAGES = 32
 """Pages unpacked at once."""
-
-
-@dataclass(frozen=True)
-class LayerPages:
-    """One layer's pages: plain [slots, G, 64, D], packed uint8 [slots, G, bytes], and their codecs."""
-
-    k_plain: torch.Tensor
-    v_plain: torch.Tensor
-    k_packed: torch.Tensor
-    v_packed: torch.Tensor
-    k_codec: PageCodec
-    v_codec: PageCodec
 
 
 class Partial(NamedTuple):

@@ -1,0 +1,127 @@
+"""Attention over pages with the GPU kernels.
+
+Tokens that decode (and short stretches, such as drafts) go through the decode kernel, which reads each shared page once
+for all rows that see it. A prefill chunk is wide enough to keep the tensor cores busy by itself: its past is unpacked
+into a bounded scratch, a stretch of pages at a time, and read by PyTorch's fused attention; its own tokens it sees as
+they are. Parts are merged by their log-sum-exp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from octavo.attention.backend import Backend, StepPlan
+from octavo.attention.prefill import Past, attend_chunk, plan_past
+from octavo.kernels.decode import DevicePlan, LayerPool, decode
+from octavo.kernels.plan import Plan, Reader, plan_items
+from octavo.model.shape import LayerGroup
+from octavo.pages.plan import Segment
+from octavo.pages.store import LayerPages
+
+__all__ = ["CudaBackend", "CudaPlan", "decode_plan"]
+
+SHORT = 8
+"""Segments of at most this many tokens are read by the decode kernel."""
+
+
+@dataclass(frozen=True)
+class CudaPlan:
+    """Where the step's tokens go, and its segments by the way they are read.
+
+    `decoding` lists the rows of short segments (None: all rows, in order), which `device` plans.
+    """
+
+    slots: torch.Tensor
+    offsets: torch.Tensor
+    decoding: torch.Tensor | None
+    device: DevicePlan | None
+    chunks: list[Past]
+    tile: int | None = None
+
+
+class CudaBackend(Backend):
+    """Kernels on NVIDIA GPUs from Ampere on."""
+
+    name = "cuda"
+    layout = "tile"
+    graphs = True
+
+    def plan(self, segments: list[Segment], group: LayerGroup) -> CudaPlan:
+        short = [s for s in segments if s.n <= SHORT]
+        chunks = [plan_past(s, group.window, self.device) for s in segments if s.n > SHORT]
+        device, rows = None, None
+        if short:
+            device = DevicePlan.holding(decode_plan(short, group), self.device)
+        if short and chunks:
+            rows = self._ints(np.concatenate([s.start + np.arange(s.n) for s in short]))
+        slots, offsets = places(segments)
+        return CudaPlan(self._ints(slots), self._ints(offsets), rows, device, chunks)
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        pages: LayerPages,
+        plan: StepPlan,
+        scale: float,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        assert isinstance(plan, CudaPlan)
+        sinks = None if sinks is None else sinks.float()
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        if plan.device is not None:
+            rows = q if plan.decoding is None else q[plan.decoding]
+            read = decode(
+                rows, layer_pool(pages), plan.device, scale=scale, softcap=softcap or 0.0, sinks=sinks, rows=plan.tile
+            )
+            if plan.decoding is None:
+                return read
+            out[plan.decoding] = read
+        for past in plan.chunks:
+            own = slice(past.start, past.start + past.n)
+            out[own] = attend_chunk(q[own], k[own], v[own], pages, past, scale, softcap, sinks)
+        return out
+
+    def _ints(self, array: np.ndarray[tuple[int], np.dtype[np.int64]]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def places(segments: list[Segment]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
+    """Plain slots and offsets in them of a step's new tokens, in order."""
+    positions = [s.computed + np.arange(s.n) for s in segments]
+    slots = [~s.pages[p // 64 - s.first] for s, p in zip(segments, positions, strict=True)]
+    return np.concatenate(slots), np.concatenate(positions) % 64
+
+
+def decode_plan(segments: list[Segment], group: LayerGroup) -> Plan:
+    """Short segments as the decode kernel's runs; their tokens are numbered in the order given."""
+    readers, positions, at = [], [], 0
+    for s in segments:
+        readers.append(Reader(s.pages.astype(np.int32), range(at, at + s.n), s.first * 64))
+        positions.append(s.computed + np.arange(s.n))
+        at += s.n
+    return plan_items(readers, np.concatenate(positions), group.queries_per_head, group.window)
+
+
+def layer_pool(pages: LayerPages) -> LayerPool:
+    """A layer's pages as the decode kernel takes them."""
+    return LayerPool(
+        kept(pages.k_codec.format.name, pages.k_packed, pages.k_plain),
+        kept(pages.v_codec.format.name, pages.v_packed, pages.v_plain),
+        pages.k_packed,
+        pages.v_packed,
+        pages.k_plain,
+        pages.v_plain,
+        pages.k_codec.centred,
+    )
+
+
+def kept(name: str, packed: torch.Tensor, plain: torch.Tensor) -> str:
+    """The format the kernel must read: "plain" where nothing is packed or the bytes are the model's own dtype."""
+    own = {torch.float16: "f16", torch.bfloat16: "bf16"}[plain.dtype]
+    return "plain" if name == own or not len(packed) else name

@@ -1,0 +1,168 @@
+"""A prefill chunk's attention on the GPU: past pages in stretches through a bounded scratch, its own tokens exactly.
+
+The parts' outputs are merged by log-sum-exp: out = Σ outᵢ · exp(lseᵢ − lse), lse = log Σ exp(lseᵢ).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from octavo.formats.base import PAGE
+from octavo.kernels.unpack import unpack_pages
+from octavo.pages.plan import Segment, sees
+from octavo.pages.store import LayerPages
+
+__all__ = ["STRETCH", "Past", "attend_chunk", "plan_past"]
+
+STRETCH = 256
+"""Pages unpacked at once: 16,384 tokens, 64 MiB of scratch at 8 KV heads of 128 channels."""
+
+Part = tuple[torch.Tensor, torch.Tensor]
+"""out [H, n, D] and lse [H, n] float32."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What n new tokens at rows [start, start + n) find stored.
+
+    addresses  int32 on the device: all pages that hold earlier tokens, from the first one needed
+    tokens     how many earlier tokens those pages hold
+    hidden     [n, tokens + n] where a window hides earlier or own tokens; None: everything earlier is seen
+    """
+
+    start: int
+    n: int
+    addresses: torch.Tensor
+    tokens: int
+    hidden: torch.Tensor | None
+
+
+def plan_past(segment: Segment, window: int | None, device: torch.device) -> Past:
+    """The stored tokens a chunk attends to."""
+    base = segment.first * PAGE
+    tokens = segment.computed - base
+    addresses = torch.from_numpy(segment.pages[: -(-tokens // PAGE)].astype(np.int32)).to(device)
+    hidden = None
+    if window is not None:
+        queries = segment.computed + np.arange(segment.n)
+        keys = base + np.arange(tokens + segment.n)
+        hidden = torch.from_numpy(~sees(queries, keys, window)).to(device)
+    return Past(segment.start, segment.n, addresses, tokens, hidden)
+
+
+def attend_chunk(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    pages: LayerPages,
+    past: Past,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """q [n, H, D], k and v [n, G, D] of the chunk → [n, H, D]."""
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    if past.hidden is not None or softcap is not None:
+        out, lse = masked(q, k, v, pages, past, scale, softcap)
+    else:
+        out, lse = fused(q, k, v, scale, causal=True)
+        for first in range(0, len(past.addresses), STRETCH):
+            some = past.addresses[first : first + STRETCH]
+            count = min(past.tokens - first * PAGE, len(some) * PAGE)
+            old_k, old_v = (unpack_pages(pages, some, side)[:, :count] for side in ("k", "v"))
+            out, lse = merge((out, lse), fused(q, old_k, old_v, scale, causal=False))
+    if sinks is not None:
+        out = out * torch.sigmoid(lse - sinks[:, None]).unsqueeze(-1)
+    return out.transpose(0, 1).to(v.dtype)
+
+
+def fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool) -> Part:
+    """PyTorch's flash attention with its log-sum-exp; q [H, n, D], k and v [G, N, D]."""
+    d = q.shape[-1]
+    if d > 256:
+        return by_tiles(q, k, v, scale, causal=causal)
+    k, v = (repeat(x, len(q)) for x in (k, v))
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
+        q[None], k[None], v[None], 0.0, causal, False, scale=scale
+    )
+    return out[0].float(), lse[0]
+
+
+def repeat(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """[G, N, D] → [H, N, D] without copying: heads of a group share memory."""
+    g, n, d = x.shape
+    return x[:, None].expand(g, heads // g, n, d).reshape(heads, n, d) if heads != g else x
+
+
+def by_tiles(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool) -> Part:
+    """The same for head dims no fused kernel takes, with the scores in memory, 256 rows at a time."""
+    hidden = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).triu(1) if causal else None
+    return scored(q, k, v, scale, None, hidden)
+
+
+def scored(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+    hidden: torch.Tensor | None,
+) -> Part:
+    """Attention with explicit scores, `ROWS` query tokens at a time."""
+    h, n, _ = q.shape
+    g = len(k)
+    outs, lses = [], []
+    for first in range(0, n, ROWS):
+        some = q[:, first : first + ROWS].reshape(g, -1, q.shape[-1])
+        scores = (some @ k.transpose(1, 2)).float().mul_(scale)
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        if hidden is not None:
+            rows = hidden[first : first + ROWS]
+            scores.view(g, h // g, len(rows), -1).masked_fill_(rows, -torch.inf)
+        lse = scores.logsumexp(-1)
+        out = scores.sub_(lse.unsqueeze(-1)).exp_().to(v.dtype) @ v
+        outs.append(out.view(h, -1, out.shape[-1]))
+        lses.append(lse.view(h, -1))
+    return torch.cat(outs, 1).float(), torch.cat(lses, 1)
+
+
+ROWS = 256
+
+
+def masked(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    pages: LayerPages,
+    past: Past,
+    scale: float,
+    softcap: float | None,
+) -> Part:
+    """Under a window or a soft cap: stored and own tokens side by side, hidden ones masked.
+
+    Windows bound what is stored; with a soft cap over all tokens the stretches are merged.
+    """
+    parts = []
+    for first in range(0, len(past.addresses), STRETCH):
+        some = past.addresses[first : first + STRETCH]
+        begin, count = first * PAGE, min(past.tokens - first * PAGE, len(some) * PAGE)
+        old_k, old_v = (unpack_pages(pages, some, side)[:, :count] for side in ("k", "v"))
+        hidden = None if past.hidden is None else past.hidden[:, begin : begin + count]
+        parts.append(scored(q, old_k, old_v, scale, softcap, hidden))
+    own = torch.ones(past.n, past.n, dtype=torch.bool, device=q.device).triu(1)
+    hidden = own if past.hidden is None else past.hidden[:, past.tokens :]
+    total = scored(q, k, v, scale, softcap, hidden)
+    for part in parts:
+        total = merge(total, part)
+    return total
+
+
+def merge(a: Part, b: Part) -> Part:
+    """Rows that see nothing in a part carry lse = −inf and weight 0."""
+    lse = torch.logaddexp(a[1], b[1])
+    wa, wb = ((x - lse).exp().unsqueeze(-1) for x in (a[1], b[1]))
+    return a[0] * wa + torch.where(wb > 0, b[0], 0) * wb, lse
