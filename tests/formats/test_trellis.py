@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from octavo.formats import PAGE, PageCodec, get_format
+from octavo.formats.gains import load_gains
 from octavo.formats.tile import lane_order
 from octavo.formats.train import TRELLISES, as_bytes, distortion, gaussian_streams, lloyd_max, train_trellis
 from octavo.formats.trellis import TABLES, load_table
@@ -41,7 +42,7 @@ def test_a_lane_reads_its_own_words_and_nothing_else(bits: int, head_dim: int, s
     for lane in (0, 13, 31):
         own = lane_order(head_dim, side)[lane]
         values[own] = levels[windows(lanes[lane], bits, TRELLISES[bits][0])].float()
-        gains = page[0, slice(*codec.sections()["gains"])].view(torch.float16).float()
+        gains = load_gains(page[:, slice(*codec.sections()["gains"])], "tile")[0, :, 0]
         expected = values[own] * gains[own // head_dim]
         assert torch.equal(codec.decode(page).flatten()[own], expected)
 
@@ -52,7 +53,7 @@ def test_other_head_dims_have_a_ring_for_each_token(bits: int) -> None:
     page = codec.encode(gaussian(1, 80))
     rows = page[0, : PAGE * 10 * bits].view(PAGE, -1).numpy()
     levels, _ = load_table(bits)
-    gains = page[0, slice(*codec.sections()["gains"])].view(torch.float16).float()
+    gains = load_gains(page[:, slice(*codec.sections()["gains"])], "tile")[0, :, 0]
     for token in (0, 63):
         expected = levels[windows(rows[token], bits, TRELLISES[bits][0])].float() * gains[token]
         assert torch.equal(codec.decode(page)[0, token], expected)

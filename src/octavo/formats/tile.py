@@ -7,8 +7,8 @@ long as both operands agree, which makes a lane own neighbours:
     keys    tile j = 0..7, step s: token 16 (c // 2) + 2j + c % 2, channels 32s + 8t .. + 7
     values  tile (s, i), i = 0..3:  channel 32s + 4c + i,          tokens   16t .. + 15
 
-so the scores of tokens 16t..+15 land in the very lanes that need them for the values, and every tile lies
-in one span of 32 channels: whatever the span of a format's gains, a tile has one.
+Every tile lies in one span of 32 channels, so whatever the span of a format's gains, a tile has one. Codes may
+as well be the A operand (16 wide), where a lane holds columns c and c + 8: two tiles of B make one of A.
 
 A lane's 2 D values, taken 32 at a time, become `bits` words (a unit). Units follow one another, and word
 quads of the 32 lanes alternate: [quad][lane][4 words], so a warp loads 512 adjacent bytes.
@@ -35,6 +35,7 @@ __all__ = [
     "TILE_HEAD_DIMS",
     "check_tile",
     "lane_order",
+    "lane_tokens",
     "load_lanes",
     "pack_tile",
     "store_lanes",
@@ -59,6 +60,16 @@ def check_tile(head_dim: int) -> None:
     if head_dim not in TILE_HEAD_DIMS:
         known = ", ".join(map(str, TILE_HEAD_DIMS))
         raise InvalidRequest(f"no tile layout for head_dim {head_dim} (there is for {known}); use rows")
+
+
+@cache
+def lane_tokens(device: torch.device | None = None) -> Tensor:
+    """Tokens in the order their gains lie in a span: the eight of each c together. int64 [S].
+
+    They are the tokens whose keys lanes 4c .. + 3 own, hence whose scores they hold.
+    """
+    c = torch.arange(8)[:, None]
+    return (16 * (c // 2) + c % 2 + 2 * torch.arange(8)).flatten().to(device)
 
 
 @cache

@@ -1,0 +1,154 @@
+"""Decode attention over pages on the GPU: the Python side of cuda/decode.cu and cuda/merge.cu."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.errors import InvalidRequest
+from octavo.formats.trellis import load_table
+from octavo.kernels.launch import Kernel, load_kernel, multiprocessors, sorted_defines
+from octavo.kernels.plan import TILE, Plan
+from octavo.kernels.variants import STATE_BITS, Variant, choose
+
+__all__ = ["DevicePlan", "LayerPool", "decode", "merge_defines"]
+
+LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class LayerPool:
+    """The pages of one layer.
+
+    k, v          formats; "plain" where a side is kept in the model's dtype
+    k_packed, v_packed  uint8 [packed_slots, G, bytes] in tile layout
+    k_plain, v_plain    [plain_slots, G, 64, D], bf16 or f16
+    centred       keys of packed pages have their mean apart
+    """
+
+    k: str
+    v: str
+    k_packed: Tensor
+    v_packed: Tensor
+    k_plain: Tensor
+    v_plain: Tensor
+    centred: bool
+
+
+class DevicePlan:
+    """A plan on the device, at addresses that stay: a captured graph reads the next step's from them.
+
+    Holds up to `max_runs` runs, `max_pages` addresses and `max_tokens` query tokens; `load` fills it.
+    """
+
+    def __init__(self, *, max_runs: int, max_pages: int, max_tokens: int, group: int, device: torch.device | str = "cuda"):
+        links = max_runs * TILE
+        sizes = (max_pages, 4 * max_runs, TILE * max_runs, max_runs + 1, 2 * max_tokens, max_tokens * group + 1, links)
+        self.sizes = [-(-size // 4) * 4 for size in sizes]
+        starts = np.cumsum([4, *self.sizes])
+        self.host = torch.zeros(int(starts[-1]), dtype=torch.int32, pin_memory=torch.cuda.is_available())
+        self.data = torch.zeros_like(self.host, device=device)
+        self.starts = [int(s) for s in starts[:-1]]
+        self.max_runs, self.max_tokens, self.group = max_runs, max_tokens, group
+        self.num_runs = self.data[:1]
+        self.num_tokens = 0
+        self.most_rows = 0
+        names = ("addresses", "runs", "rows", "ends", "sees", "offsets", "links")
+        self.views = {n: self.data[s : s + z] for n, s, z in zip(names, self.starts, self.sizes, strict=True)}
+
+    @classmethod
+    def holding(cls, plan: Plan, device: torch.device | str = "cuda") -> DevicePlan:
+        """One that fits `plan`, filled with it."""
+        made = cls(
+            max_runs=max(1, len(plan.runs)),
+            max_pages=max(1, len(plan.addresses)),
+            max_tokens=len(plan.sees),
+            group=plan.group,
+            device=device,
+        )
+        made.load(plan)
+        return made
+
+    def load(self, plan: Plan) -> None:
+        """Copy `plan` over, in one transfer on the current stream."""
+        used = 4
+        self.host[0] = len(plan.runs)
+        for start, size, array in zip(self.starts, self.sizes, plan.arrays, strict=True):
+            if array.size > size:
+                raise InvalidRequest(f"the plan has {array.size} entries where {size} fit; make DevicePlan larger")
+            self.host[start : start + array.size] = torch.from_numpy(array.reshape(-1))
+            used = start + array.size
+        self.data[:used].copy_(self.host[:used], non_blocking=True)
+        self.num_tokens, self.most_rows = len(plan.sees), plan.most_rows
+
+
+def decode(
+    q: Tensor,
+    pool: LayerPool,
+    plan: DevicePlan,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    out: Tensor | None = None,
+    variant: Variant | None = None,
+    rows: int | None = None,
+) -> Tensor:
+    """Attention of q [T, H, D] over the pages of `plan`: [T, H, D] in q's dtype.
+
+    q and the plain pages are bf16 or f16, rotated and equalised alike; sinks float32 [H]. `rows` fixes the
+    tile (8 or 16) where a captured graph must serve plans with more rows than this one has.
+    Launches only; nothing waits for the device. Raises KernelsUnavailable, UnsupportedModel.
+    """
+    tokens, heads, head_dim = q.shape
+    kv_heads = heads // plan.group
+    if variant is None:
+        variant = choose(
+            pool.k, pool.v, head_dim, rows or plan.most_rows,
+            centred=pool.centred and pool.k != "plain", softcap=softcap > 0, half=q.dtype == torch.float16,
+        )  # fmt: skip
+    walk, merge = _kernels(variant)
+    ctas, lines = multiprocessors(), kv_heads * (head_dim // variant.slice)
+    slots = plan.max_runs * lines + ctas
+    parts = torch.empty(slots * variant.rows * variant.slice, dtype=torch.float32, device=q.device)
+    parts_ml = torch.empty(slots * variant.rows * 2, dtype=torch.float32, device=q.device)
+    out = torch.empty_like(q) if out is None else out
+    view = plan.views
+    walk(
+        (ctas, 1, 1),
+        q, pool.k_packed, pool.v_packed, pool.k_plain, pool.v_plain,
+        view["addresses"], view["runs"], view["rows"], view["ends"], plan.num_runs, view["sees"],
+        _table(pool.k, q.device), _table(pool.v, q.device), parts, parts_ml,
+        ctypes.c_int64(q.stride(0)), ctypes.c_int64(q.stride(1)), kv_heads, plan.group,
+        float(scale * LOG2_E), float(softcap * LOG2_E),
+    )  # fmt: skip
+    merge(
+        (tokens, heads, head_dim // variant.slice),
+        parts, parts_ml, view["runs"], view["ends"], plan.num_runs, view["offsets"], view["links"], sinks, out,
+        ctypes.c_int64(out.stride(0)), ctypes.c_int64(out.stride(1)), kv_heads, plan.group, ctas,
+    )  # fmt: skip
+    return out
+
+
+def _kernels(variant: Variant) -> tuple[Kernel, Kernel]:
+    defines = sorted_defines(variant.defines())
+    walk = load_kernel("decode.cu", "decode", defines, 32 * variant.warps, variant.shared_bytes)
+    return walk, load_kernel("merge.cu", "merge", merge_defines(variant), 128, 0)
+
+
+def merge_defines(variant: Variant) -> tuple[tuple[str, int], ...]:
+    """Macros of the merge kernel that goes with a variant."""
+    few = {"HD": variant.head_dim, "SLICE": variant.slice, "ROWS": variant.rows, "HALF": int(variant.half)}
+    return sorted_defines(few)
+
+
+def _table(format: str, device: torch.device) -> Tensor | None:
+    if format not in STATE_BITS:
+        return None
+    return load_table(int(format[5]), device)[0]
+

@@ -1,0 +1,84 @@
+"""Compiled kernels as callables on PyTorch's current stream."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+
+from octavo.kernels.compile import KernelsUnavailable, compile_kernel, unavailable
+
+__all__ = ["Kernel", "load_kernel", "multiprocessors"]
+
+
+class Kernel:
+    """A function of a loaded cubin. Arguments: tensors (their address), None, ctypes numbers, int as 32 bits."""
+
+    def __init__(self, function: object, threads: int, shared_bytes: int) -> None:
+        self.function = function
+        self.threads = threads
+        self.shared_bytes = shared_bytes
+
+    def __call__(self, grid: tuple[int, int, int], *arguments: object) -> None:
+        from cuda.bindings import driver
+
+        values = [_as_ctypes(a) for a in arguments]
+        addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
+        stream = torch.cuda.current_stream().cuda_stream
+        _check(
+            driver.cuLaunchKernel(
+                self.function, *grid, self.threads, 1, 1, self.shared_bytes, stream, ctypes.addressof(addresses), 0
+            )
+        )
+
+
+@cache
+def load_kernel(source: str, name: str, defines: tuple[tuple[str, int], ...], threads: int, shared: int) -> Kernel:
+    """The function `name` of cuda/`source`, compiled with these macros for the current device."""
+    from cuda.bindings import driver
+
+    if reason := unavailable():
+        raise KernelsUnavailable(reason)
+    torch.cuda.current_stream()  # makes the device's context current
+    torch.zeros(1, device="cuda")
+    major, minor = torch.cuda.get_device_capability()
+    module = _check(driver.cuModuleLoadData(compile_kernel(source, dict(defines), f"sm_{major}{minor}")))
+    function = _check(driver.cuModuleGetFunction(module, name.encode()))
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _check(driver.cuFuncSetAttribute(function, attribute, shared))
+    return Kernel(function, threads, shared)
+
+
+@cache
+def multiprocessors() -> int:
+    """Of the current device."""
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+
+
+def sorted_defines(defines: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Macros as a cache key."""
+    return tuple(sorted(defines.items()))
+
+
+def _as_ctypes(value: object) -> ctypes._SimpleCData:
+    if value is None:
+        return ctypes.c_void_p(0)
+    if isinstance(value, torch.Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    if isinstance(value, int):
+        return ctypes.c_int(value)
+    if isinstance(value, float):
+        return ctypes.c_float(value)
+    return value
+
+
+def _check(result: tuple) -> object:
+    """The value of a driver call; KernelsUnavailable names the error it met."""
+    from cuda.bindings import driver
+
+    code, *rest = result
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise KernelsUnavailable(f"the CUDA driver answered {code.name}")
+    return rest[0] if rest else None

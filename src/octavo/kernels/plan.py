@@ -1,0 +1,135 @@
+"""Which query rows read which pages together: the work of one step, as a few integer arrays.
+
+A run is a row of pages that up to 16 query rows read at once. A query row is (query token, query head of
+the group), written token * group + head. Sequences that begin with the same addresses share a run for the
+pages they have in common, so those are read once; what is left of each becomes its own run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.formats.base import PAGE
+
+__all__ = ["TILE", "Plan", "Reader", "plan_items"]
+
+TILE = 16
+"""Query rows of a tile of the tensor core."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One sequence of a step.
+
+    pages   int32 [P], addresses in order: packed slot a >= 0, plain slot ~a < 0. The last may be open
+    tokens  indices of its query tokens in the step's flat batch
+    first   position of the first token of pages[0] (a multiple of the page size)
+    """
+
+    pages: np.ndarray
+    tokens: range
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Arrays for the kernel, int32.
+
+    addresses  [A] page addresses of all runs, one after another
+    runs       [R, 4] start in `addresses`, pages, position of the first token, 0
+    rows       [R, 16] query rows, -1 where the tile is not full
+    ends       [R + 1] pages of the runs before each
+    sees       [T, 2] positions [from, to) each query token sees
+    offsets    [T * group + 1] and links: run * 16 + place of every tile a query row is in
+    """
+
+    addresses: np.ndarray
+    runs: np.ndarray
+    rows: np.ndarray
+    ends: np.ndarray
+    sees: np.ndarray
+    offsets: np.ndarray
+    links: np.ndarray
+    group: int
+    most_rows: int
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """In the order the kernels take them."""
+        return self.addresses, self.runs, self.rows, self.ends, self.sees, self.offsets, self.links
+
+
+def plan_items(readers: Sequence[Reader], positions: np.ndarray, group: int, window: int | None = None) -> Plan:
+    """The plan of one step. positions int [T]: of each query token, which sees itself and what is before.
+
+    With `window` a token sees that many tokens, itself included; pages before all windows of a reader
+    should not be in it.
+    """
+    positions = np.asarray(positions, np.int64)
+    low = np.zeros_like(positions) if window is None else np.maximum(positions + 1 - window, 0)
+    sees = np.stack((low, positions + 1), 1).astype(np.int32)
+    stretches = list(_share(list(readers), 0))
+    tiles = [(pages, first, tile) for pages, first, tokens in stretches for tile in _tiles(tokens, group)]
+    counts = np.array([len(pages) for pages, _, _ in tiles], np.int64)
+    starts, addresses = _lay_out([pages for pages, _, _ in tiles])
+    runs = np.zeros((len(tiles), 4), np.int32)
+    rows = np.full((len(tiles), TILE), -1, np.int32)
+    for i, (pages, first, tile) in enumerate(tiles):
+        runs[i] = (starts[i], len(pages), first, 0)
+        rows[i, : len(tile)] = tile
+    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    offsets, links = _links(rows, len(positions) * group)
+    most = int((rows >= 0).sum(1).max(initial=0))
+    return Plan(addresses, runs, rows, ends, sees, offsets, links, group, most)
+
+
+def _share(readers: list[Reader], done: int):  # noqa: ANN202
+    """(pages, first position, query tokens) of every stretch that the same readers read, `done` pages in."""
+    groups: dict[tuple[int, int], list[Reader]] = {}
+    for reader in readers:
+        if len(reader.pages) > done and len(reader.tokens):
+            groups.setdefault((reader.first, int(reader.pages[done])), []).append(reader)
+    for members in groups.values():
+        common = _common(members, done)
+        tokens = np.concatenate([np.arange(m.tokens.start, m.tokens.stop) for m in members])
+        yield members[0].pages[done:common], members[0].first + PAGE * done, tokens
+        yield from _share(members, common) if len(members) > 1 else ()
+
+
+def _common(members: list[Reader], done: int) -> int:
+    """How many leading pages all members share."""
+    lead = members[0].pages
+    common = min(len(m.pages) for m in members)
+    for member in members[1:]:
+        differ = np.flatnonzero(lead[done:common] != member.pages[done:common])
+        common = done + int(differ[0]) if len(differ) else common
+    return common
+
+
+def _tiles(tokens: np.ndarray, group: int) -> list[np.ndarray]:
+    """Query rows of these tokens, at most TILE at a time."""
+    rows = (tokens[:, None] * group + np.arange(group)).ravel()
+    return [rows[i : i + TILE] for i in range(0, len(rows), TILE)]
+
+
+def _lay_out(parts: list[np.ndarray]) -> tuple[list[int], np.ndarray]:
+    """Where each part starts in the addresses; tiles over the same pages share one copy."""
+    starts, kept, total, seen = [], [], 0, {}
+    for part in parts:
+        if id(part) not in seen:
+            seen[id(part)] = total
+            kept.append(np.asarray(part, np.int32))
+            total += len(part)
+        starts.append(seen[id(part)])
+    return starts, np.concatenate(kept) if kept else np.zeros(0, np.int32)
+
+
+def _links(rows: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    flat = rows.ravel()
+    at = np.flatnonzero(flat >= 0)
+    order = at[np.argsort(flat[at], kind="stable")]
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(flat[at], minlength=num_rows))))
+    return offsets.astype(np.int32), order.astype(np.int32)

@@ -1,0 +1,137 @@
+"""Variants of the decode kernel: the compile-time settings, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from octavo.errors import UnsupportedModel
+from octavo.formats.base import PAGE
+from octavo.formats.registry import get_format
+from octavo.formats.turbo import LEVELS
+
+__all__ = ["HEAD_DIMS", "KERNEL_FORMATS", "Variant", "choose", "covers"]
+
+KERNEL_FORMATS = (
+    "plain", "q8_0", "q6_0", "q5_1", "q5_0", "q4_0",
+    "turbo8", "turbo4", "turbo3", "turbo2", "turbo4_tcq", "turbo3_tcq", "turbo2_tcq",
+)  # fmt: skip
+"""In the order of the enum in cuda/formats.cuh. The 16-bit formats count as plain where they are the model's dtype."""
+
+HEAD_DIMS = (64, 128, 256, 512)
+
+SHARED_LIMIT = 227 * 1024
+"""Bytes of shared memory a Hopper CTA may use."""
+
+STATE_BITS = {"turbo4_tcq": 8, "turbo3_tcq": 9, "turbo2_tcq": 8}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One compiled kernel. `slice` is how many channels of V a warp accumulates."""
+
+    k: str
+    v: str
+    head_dim: int
+    rows: int
+    centred: bool = False
+    softcap: bool = False
+    half: bool = False
+    warps: int = 8
+    stages: int = 2
+    slice: int = 128
+
+    def defines(self) -> dict[str, int]:
+        """Macros of the compilation."""
+        return {
+            "KF": KERNEL_FORMATS.index(self.k),
+            "VF": KERNEL_FORMATS.index(self.v),
+            "HD": self.head_dim,
+            "ROWS": self.rows,
+            "WARPS": self.warps,
+            "STAGES": self.stages,
+            "CENTRED": int(self.centred),
+            "SOFTCAP": int(self.softcap),
+            "HALF": int(self.half),
+            "SLICE": self.slice,
+            "SHARED_BYTES": self.shared_bytes,
+        } | level_words()
+
+    @property
+    def stage_bytes(self) -> int:
+        """A page of keys, and of values the warp's slice."""
+        return _page_bytes(self.k, self.head_dim, self.centred) + (
+            _page_bytes(self.v, self.head_dim, False) * self.slice // self.head_dim
+        )
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA; cuda/layout.cuh computes the same."""
+        fine = get_bits(self.k) == 8
+        tables = sum(128 << STATE_BITS[f] for f in {self.k, self.v} if f in STATE_BITS)
+        rows = self.rows * (self.head_dim * (3 + fine) + self.head_dim // 32 * 4 + 12)
+        small = tables + rows + 8 * self.rows * self.warps + 1536 + 16 * self.warps * self.stages
+        warp = max(self.stages * self.stage_bytes, 4 * self.rows * self.slice)
+        return -(-small // 128) * 128 + self.warps * warp
+
+
+def get_bits(format: str) -> int:
+    """Bits of a code."""
+    return 16 if format == "plain" else int(getattr(get_format(format), "bits"))  # noqa: B009
+
+
+def _page_bytes(format: str, head_dim: int, centred: bool) -> int:
+    """Bytes of a staged page; plain pages are not staged."""
+    if format == "plain":
+        return 0
+    return get_format(format).nbytes(head_dim) + (head_dim + 16 if centred else 0)
+
+
+def level_words() -> dict[str, int]:
+    """The turbo formats' levels as 32-bit table words for byte permutes."""
+    words: dict[str, int] = {}
+    for bits, upper in LEVELS.items():
+        levels = [-v for v in reversed(upper)] + list(upper)
+        if bits == 4:
+            levels = [(v + 127) // 2 for v in levels]
+        for i in range(0, len(levels), 4):
+            value = sum((v & 255) << (8 * n) for n, v in enumerate(levels[i : i + 4]))
+            words[f"TURBO{bits}_{i // 4}"] = value
+    return words
+
+
+def covers(format: str, head_dim: int) -> str | None:
+    """Why the kernels cannot read this format or head dim; None where they can."""
+    if format not in KERNEL_FORMATS:
+        return f"format {format!r} has no kernel"
+    if head_dim not in HEAD_DIMS:
+        return f"head_dim {head_dim} has no kernel; there is one for {', '.join(map(str, HEAD_DIMS))}"
+    return None
+
+
+def choose(k: str, v: str, head_dim: int, rows: int, **settings: bool) -> Variant:
+    """The variant that measured best for these pages; `rows` is the most query rows in a run.
+
+    Raises UnsupportedModel where there is no kernel.
+    """
+    for format in (k, v):
+        if reason := covers(format, head_dim):
+            raise UnsupportedModel(f"{reason}; choose another recipe or the reference backend")
+    variant = Variant(k, v, head_dim, 8 if rows <= 8 else 16, **settings)
+    return fit(replace(variant, slice=slice_for(head_dim, variant.rows)))
+
+
+def slice_for(head_dim: int, rows: int) -> int:
+    """Channels of V a warp keeps: what leaves its accumulators in registers."""
+    return min(head_dim, 256 if rows == 8 else 128)
+
+
+def fit(variant: Variant) -> Variant:
+    """With as many warps and stages as shared memory and registers allow."""
+    for warps, stages in ((12, 3), (12, 2), (8, 3), (8, 2), (6, 2), (4, 2), (2, 2), (2, 1)):
+        fitted = replace(variant, warps=warps, stages=stages)
+        if fitted.shared_bytes <= SHARED_LIMIT:
+            return fitted
+    raise UnsupportedModel(f"pages of {variant.stage_bytes} bytes a KV head exceed shared memory; use fewer bits")
+
+
+assert PAGE == 64
