@@ -42,7 +42,9 @@ def prompt_tokens(
             return tokenizer.encode(prompt)
         return tokenizer.chat([{"role": "user", "content": prompt}])
     if raw:
-        raise InvalidRequest("raw=True takes text or token ids, not chat messages; drop raw or give one string")
+        raise InvalidRequest(
+            "raw=True takes text or token ids, not chat messages; drop raw or give one string"
+        )
     return tokenizer.chat(cast(Any, prompt))
 
 
@@ -59,7 +61,9 @@ def behind_document(tokenizer: Tokenizer, prompt: Prompt, raw: bool, document_ra
 def check_ids(tokens: Sequence[int], vocab: int) -> list[int]:
     for n, token in enumerate(tokens):
         if not 0 <= token < vocab:
-            raise InvalidRequest(f"token {n} of the prompt is {token}; the model's ids run from 0 to {vocab - 1}")
+            raise InvalidRequest(
+                f"token {n} of the prompt is {token}; the model's ids run from 0 to {vocab - 1}"
+            )
     return list(tokens)
 
 

@@ -36,7 +36,10 @@ def is_bias(value: object) -> bool:
 
 
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "max_tokens": (lambda v: v is None or whole(v, 1), "a whole number from 1, or None for the whole context"),
+    "max_tokens": (
+        lambda v: v is None or whole(v, 1),
+        "a whole number from 1, or None for the whole context",
+    ),
     "temperature": (lambda v: number(v, 0, 100), "a number between 0 (greedy) and 100"),
     "top_p": (lambda v: number(v, 0, 1) and v > 0, "a number in (0, 1]; 1 switches it off"),
     "top_k": (lambda v: whole(v, 0), "a whole number, 0 (off) or more"),

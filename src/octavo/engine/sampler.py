@@ -49,7 +49,9 @@ def adjust(row: torch.Tensor, sequence: Sequence) -> torch.Tensor:
             row = row.index_add(0, ids, -(rules.presence_penalty + rules.frequency_penalty * times))
     if rules.logit_bias:
         ids = torch.tensor(list(rules.logit_bias), device=row.device)
-        row = row.index_add(0, ids, torch.tensor(list(rules.logit_bias.values()), device=row.device, dtype=row.dtype))
+        row = row.index_add(
+            0, ids, torch.tensor(list(rules.logit_bias.values()), device=row.device, dtype=row.dtype)
+        )
     return row
 
 
