@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def test_makers_at_the_same_time_make_once() -> None:
 
     def make(folder: Path) -> None:
         calls.append(folder)
+        time.sleep(0.1)  # long enough for the others to arrive
         (folder / "config.json").write_text("{}")
 
     def ask() -> Path:

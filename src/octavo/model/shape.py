@@ -68,7 +68,9 @@ class ModelShape:
             first, base = members[0], bases[n]
             name = base if bases.count(base) == 1 else f"{base}{bases[:n].count(base)}"
             layers = tuple(m.index for m in members)
-            groups.append(LayerGroup(name, first.q_heads, first.kv_heads, first.head_dim, first.window, layers))
+            groups.append(
+                LayerGroup(name, first.q_heads, first.kv_heads, first.head_dim, first.window, layers)
+            )
         return tuple(groups)
 
     def kv_values_per_token(self) -> int:
