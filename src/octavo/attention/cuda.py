@@ -15,6 +15,7 @@ import torch
 
 from octavo.attention.backend import Backend, StepPlan
 from octavo.attention.prefill import Past, attend_chunk, plan_past
+from octavo.formats.base import PAGE
 from octavo.kernels.decode import DevicePlan, LayerPool, decode
 from octavo.kernels.plan import Plan, Reader, plan_items
 from octavo.model.shape import LayerGroup
@@ -77,7 +78,13 @@ class CudaBackend(Backend):
         if plan.device is not None:
             rows = q if plan.decoding is None else q[plan.decoding]
             read = decode(
-                rows, layer_pool(pages), plan.device, scale=scale, softcap=softcap or 0.0, sinks=sinks, rows=plan.tile
+                rows,
+                layer_pool(pages),
+                plan.device,
+                scale=scale,
+                softcap=softcap or 0.0,
+                sinks=sinks,
+                rows=plan.tile,
             )
             if plan.decoding is None:
                 return read
@@ -94,18 +101,22 @@ class CudaBackend(Backend):
 def places(segments: list[Segment]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
     """Plain slots and offsets in them of a step's new tokens, in order."""
     positions = [s.computed + np.arange(s.n) for s in segments]
-    slots = [~s.pages[p // 64 - s.first] for s, p in zip(segments, positions, strict=True)]
-    return np.concatenate(slots), np.concatenate(positions) % 64
+    slots = [~s.pages[p // PAGE - s.first] for s, p in zip(segments, positions, strict=True)]
+    return np.concatenate(slots), np.concatenate(positions) % PAGE
 
 
-def decode_plan(segments: list[Segment], group: LayerGroup) -> Plan:
-    """Short segments as the decode kernel's runs; their tokens are numbered in the order given."""
-    readers, positions, at = [], [], 0
+def decode_plan(segments: list[Segment], group: LayerGroup, tokens: int | None = None) -> Plan:
+    """Short segments as the decode kernel's runs; their tokens are numbered in the order given.
+
+    `tokens` pads the plan to that many; the rest see nothing.
+    """
+    readers, at = [], 0
+    positions = np.zeros(tokens or sum(s.n for s in segments), np.int64)
     for s in segments:
-        readers.append(Reader(s.pages.astype(np.int32), range(at, at + s.n), s.first * 64))
-        positions.append(s.computed + np.arange(s.n))
+        readers.append(Reader(s.pages.astype(np.int32), range(at, at + s.n), s.first * PAGE))
+        positions[at : at + s.n] = s.computed + np.arange(s.n)
         at += s.n
-    return plan_items(readers, np.concatenate(positions), group.queries_per_head, group.window)
+    return plan_items(readers, positions, group.queries_per_head, group.window)
 
 
 def layer_pool(pages: LayerPages) -> LayerPool:

@@ -15,7 +15,9 @@ from octavo.recipe import Recipe
 __all__ = ["choose_backend"]
 
 
-def choose_backend(device: torch.device, shape: ModelShape, recipe: Recipe, *, strict: bool = False) -> Backend:
+def choose_backend(
+    device: torch.device, shape: ModelShape, recipe: Recipe, *, strict: bool = False
+) -> Backend:
     """The fastest backend that can serve this model and recipe on `device`.
 
     On a GPU that the kernels cannot serve, the reference attention runs there and says why; with `strict` that is
@@ -40,7 +42,9 @@ def kernel_obstacle(device: torch.device, shape: ModelShape, recipe: Recipe) -> 
     if reason := unavailable():
         return reason
     if shape.dtype not in ("bfloat16", "float16"):
-        return f"the model runs in {shape.dtype}; the kernels read bfloat16 and float16 pages (--dtype bfloat16)"
+        return (
+            f"the model runs in {shape.dtype}; the kernels read bfloat16 and float16 pages (--dtype bfloat16)"
+        )
     for side, name in (("keys", recipe.k), ("values", recipe.v)):
         for head_dim in {group.head_dim for group in shape.groups}:
             kept = name if get_format(name).quantised or name == "plain" else plain_twin(name, shape.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from transformers import AttentionInterface
@@ -17,6 +18,8 @@ from octavo.pages.store import GroupPool
 __all__ = ["NAME", "Attention", "Reading", "install"]
 
 NAME = "octavo"
+HANDLES: WeakValueDictionary[int, Attention] = WeakValueDictionary()
+"""Attention objects by the number that stands for them in compiled code, where objects cannot travel."""
 
 
 class Attention:
@@ -27,13 +30,23 @@ class Attention:
     """
 
     def __init__(
-        self, shape: ModelShape, pools: list[GroupPool], backend: Backend, *, exact_pages: int, round_trip: bool = False
+        self,
+        shape: ModelShape,
+        pools: list[GroupPool],
+        backend: Backend,
+        *,
+        exact_pages: int,
+        round_trip: bool = False,
     ):
         self.pools = pools
         self.backend = backend
+        self.reading: Reading | None = None
+        HANDLES[id(self)] = self
         self.round_trip = round_trip
         self.exact = exact_pages * PAGE
-        self.place = {layer: (g, n) for g, group in enumerate(shape.groups) for n, layer in enumerate(group.layers)}
+        self.place = {
+            layer: (g, n) for g, group in enumerate(shape.groups) for n, layer in enumerate(group.layers)
+        }
         self.layers = {layer: pools[g].layer(n) for layer, (g, n) in self.place.items()}
 
     def __call__(
@@ -98,16 +111,51 @@ def octavo_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    batch: Reading | None = None,
+    batch: Reading | int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Transformers' signature: [1, heads, T, D] in, [1, T, H, D] out. Causality and windows come from the plan."""
     if batch is None:
-        raise OctavoError("this model was given to an Octavo engine and runs only inside it; load it again to use it alone")
+        raise OctavoError(
+            "this model was given to an Octavo engine and runs only inside it; load it again to use it alone"
+        )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-    out = batch.attention(batch, int(module.layer_idx), q, k, v, scale, softcap, s_aux)  # type: ignore[arg-type]
-    return out.unsqueeze(0), None
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    if isinstance(batch, int):
+        return attend_by_handle(q, k, v, s_aux, batch, layer, scale, softcap).unsqueeze(0), None
+    return batch.attention(batch, layer, q, k, v, scale, softcap, s_aux).unsqueeze(0), None
+
+
+@torch.library.custom_op("octavo::attend", mutates_args=())
+def attend_by_handle(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+    handle: int,
+    layer: int,
+    scale: float,
+    softcap: float | None,
+) -> torch.Tensor:
+    """What compiled code calls in place of `Attention`: the reading is the one its runner has set."""
+    attention = HANDLES[handle]
+    assert attention.reading is not None
+    return attention(attention.reading, layer, q, k, v, scale, softcap, sinks).contiguous()
+
+
+@attend_by_handle.register_fake
+def _(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+    handle: int,
+    layer: int,
+    scale: float,
+    softcap: float | None,
+) -> torch.Tensor:
+    return torch.empty_like(q, memory_format=torch.contiguous_format)
 
 
 def install(module: torch.nn.Module) -> None:

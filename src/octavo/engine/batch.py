@@ -13,7 +13,7 @@ from octavo.model.shape import LayerGroup
 from octavo.pages.ledger import Holding, Ledger
 from octavo.pages.plan import Segment
 
-__all__ = ["Batch", "make_batch"]
+__all__ = ["Batch", "make_batch", "segments_of"]
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,24 @@ class Batch:
 
 
 def make_batch(
-    ledger: Ledger, grants: list[Grant], backend: Backend, groups: tuple[LayerGroup, ...], *, all_rows: bool = False
+    ledger: Ledger,
+    grants: list[Grant],
+    backend: Backend,
+    groups: tuple[LayerGroup, ...],
+    *,
+    all_rows: bool = False,
 ) -> Batch:
     """Flatten `grants`; logits are wanted where a sequence's last known token runs (or of `all_rows`)."""
     ids: list[int] = []
     positions: list[int] = []
     wanted: list[int] = []
-    starts: list[int] = []
     for grant in grants:
         s, begin = grant.sequence, grant.sequence.computed
-        starts.append(len(ids))
         ids += s.tokens[begin : begin + grant.n]
         positions += range(begin, begin + grant.n)
         if begin + grant.n == len(s.tokens) and not s.pinned:
             wanted.append(len(ids) - 1)
-    segments = [
-        [segment(ledger, n, grant, start) for grant, start in zip(grants, starts, strict=True)]
-        for n in range(len(ledger.groups))
-    ]
+    segments = segments_of(ledger, grants)
     plans = [backend.plan(own, group) for own, group in zip(segments, groups, strict=True)]
     rows = range(len(ids)) if all_rows else wanted
 
@@ -55,9 +55,20 @@ def make_batch(
     return Batch(tensor([ids]), tensor([positions]), tensor(list(rows)), plans, segments)
 
 
+def segments_of(ledger: Ledger, grants: list[Grant]) -> list[list[Segment]]:
+    """Per layer group, each grant's tokens and pages."""
+    starts = np.cumsum([0, *(grant.n for grant in grants)])
+    return [
+        [segment(ledger, n, grant, int(start)) for grant, start in zip(grants, starts, strict=False)]
+        for n in range(len(ledger.groups))
+    ]
+
+
 def segment(ledger: Ledger, group: int, grant: Grant, start: int) -> Segment:
     holding: Holding = grant.sequence.holding
     side = ledger.groups[group]
     first = side.first_needed(grant.sequence.computed)
     ids = np.asarray(holding.tables[group][first:], np.int64)
-    return Segment(start, grant.n, grant.sequence.computed, first, side.allocator.address[ids].astype(np.int64))
+    return Segment(
+        start, grant.n, grant.sequence.computed, first, side.allocator.address[ids].astype(np.int64)
+    )

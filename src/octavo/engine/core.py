@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from itertools import count
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,6 +26,9 @@ from octavo.model.load import LoadedModel
 from octavo.pages.ledger import Move
 from octavo.recipe import Recipe
 
+if TYPE_CHECKING:
+    from octavo.engine.graphs import DecodeGraphs
+
 __all__ = ["Core"]
 
 
@@ -42,13 +46,17 @@ class Core:
         max_sequences: int,
         max_waiting: int,
         all_quantised: bool,
+        compile: bool,
     ):
         self.loaded, self.recipe, self.backend, self.memory = loaded, recipe, backend, memory
         attention = Attention(
             loaded.shape, memory.pools, backend, exact_pages=recipe.exact_pages, round_trip=all_quantised
         )
-        self.runner = Runner(loaded, attention)
-        self.scheduler = Scheduler(memory.ledger, chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting)
+        self.runner = Runner(loaded, attention, compile=compile)
+        self.scheduler = Scheduler(
+            memory.ledger, chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting
+        )
+        self.graphs = make_graphs(self.runner, memory, loaded, backend)
         self.requests: dict[int, Request] = {}
         self.documents: dict[str, Document] = {}
         self.clock = Clock()
@@ -68,11 +76,19 @@ class Core:
         decode = sum(g.sequence.decoding for g in step.grants)
         prefill = sum(g.n for g in step.grants if not g.sequence.decoding)
         self.memory.copy(step.copies)
-        batch = make_batch(self.memory.ledger, step.grants, self.backend, self.loaded.shape.groups)
-        logits = self.runner.logits(batch)
+        logits = self._run(step.grants, only_decode=not prefill)
         deltas += self._settle(step.grants, logits)
         self.clock.record(prefill, decode, len(logits), time.perf_counter() - began)
         return deltas
+
+    def _run(self, grants: list[Grant], *, only_decode: bool) -> torch.Tensor:
+        """Logits of the sequences that take a token this step; decode replays a graph where there can be one."""
+        logits = self.graphs.run(grants) if self.graphs and only_decode else None
+        if logits is None:
+            logits = self.runner.logits(
+                make_batch(self.memory.ledger, grants, self.backend, self.loaded.shape.groups)
+            )
+        return logits
 
     def start(self, request: Request) -> None:
         """Queue a request, or raise Overloaded."""
@@ -192,3 +208,12 @@ class Core:
             },
             pool=[asdict(size) for size in memory.sizes],
         )
+
+
+def make_graphs(runner: Runner, memory: Memory, loaded: LoadedModel, backend: Backend) -> DecodeGraphs | None:
+    """CUDA graphs for decoding, where the backend can be captured."""
+    if not backend.graphs:
+        return None
+    from octavo.engine.graphs import DecodeGraphs
+
+    return DecodeGraphs(runner, memory, loaded.shape, loaded.shape.context)

@@ -50,6 +50,7 @@ class Engine:
     chunk          prompt tokens run per step beside the decoding sequences
     max_sequences  sequences that run at once;  max_waiting: requests queued before Overloaded is raised
     strict         refuse to serve on a GPU without the GPU kernels
+    compile        put the dense part of decoding through torch.compile: a minute or more, then faster (GPU)
     all_quantised  evaluation: read even the newest tokens as if packed
     """
 
@@ -66,6 +67,7 @@ class Engine:
         max_sequences: int = 64,
         max_waiting: int = 1024,
         strict: bool = False,
+        compile: bool = False,
         all_quantised: bool = False,
     ):
         for name, value in (("chunk", chunk), ("max_sequences", max_sequences), ("max_waiting", max_waiting)):
@@ -81,11 +83,17 @@ class Engine:
             loaded.shape, recipe, backend, place, loaded.identity, memory,
             sequences=max_sequences, chunk=chunk, everywhere=all_quantised,
         )  # fmt: skip
-        self.name, self.tokenizer, self.shape, self.recipe = loaded.name, loaded.tokenizer, loaded.shape, recipe
+        self.name, self.tokenizer, self.shape, self.recipe = (
+            loaded.name,
+            loaded.tokenizer,
+            loaded.shape,
+            recipe,
+        )
         self.context = usable_context(loaded.shape.context, context)
         self._core = Core(
             loaded, recipe, backend, pool,
             chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting, all_quantised=all_quantised,
+            compile=compile,
         )  # fmt: skip
         self._lock = RLock()
         self._unread: list[Delta] = []
@@ -108,7 +116,9 @@ class Engine:
             self.advance()
         return document
 
-    def begin_document(self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False) -> Document:
+    def begin_document(
+        self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False
+    ) -> Document:
         """Queue a document; it is `ready` after some steps, or its `error` says why not."""
         raw = raw or not isinstance(text, str) or not self.tokenizer.has_chat
         if not isinstance(text, str) and not is_tokens(text):
@@ -123,9 +133,13 @@ class Engine:
             self._check_open()
             self._check_length(len(tokens), "document")
             taken = self._core.documents
-            name = name or next(f"document-{n}" for n in range(1, len(taken) + 2) if f"document-{n}" not in taken)
+            name = name or next(
+                f"document-{n}" for n in range(1, len(taken) + 2) if f"document-{n}" not in taken
+            )
             if name in taken:
-                raise InvalidRequest(f"a document named {name!r} exists; release it first or choose another name")
+                raise InvalidRequest(
+                    f"a document named {name!r} exists; release it first or choose another name"
+                )
             sequence = self._sequence(tokens, [], Sampling(), None)
             sequence.pinned = True
             document = Document(name, raw, sequence, self._release)
@@ -166,9 +180,15 @@ class Engine:
                 sampling = replace(sampling, seed=secrets.randbits(64))
             for token in (*sampling.logit_bias, *sampling.stop_token_ids):
                 if not 0 <= token < self.shape.vocab:
-                    raise InvalidRequest(f"token {token} does not exist; the model's ids run to {self.shape.vocab - 1}")
+                    raise InvalidRequest(
+                        f"token {token} does not exist; the model's ids run to {self.shape.vocab - 1}"
+                    )
             own = prompt_tokens(
-                self.tokenizer, prompt, raw=raw, document_raw=held.raw if held else None, vocab=self.shape.vocab
+                self.tokenizer,
+                prompt,
+                raw=raw,
+                document_raw=held.raw if held else None,
+                vocab=self.shape.vocab,
             )
             base = held.sequence if held else None
             tokens = [*(base.tokens if base else ()), *own]
@@ -225,7 +245,9 @@ class Engine:
         batch = as_batch(prompts)
         rules = list(sampling) if isinstance(sampling, Sequence) else [sampling] * len(batch)
         if len(rules) != len(batch):
-            raise InvalidRequest(f"{len(batch)} prompts came with {len(rules)} samplings; give one, or one each")
+            raise InvalidRequest(
+                f"{len(batch)} prompts came with {len(rules)} samplings; give one, or one each"
+            )
         readers: list[Stream] = []
         try:
             for prompt, rule in zip(batch, rules, strict=True):
@@ -249,7 +271,9 @@ class Engine:
             raise InvalidRequest("there are no tokens to score")
         self._check_length(len(tokens), "text")
         if not 0 <= wanted < len(tokens):
-            raise InvalidRequest(f"wanted is {wanted}; the rows of {len(tokens)} tokens are 0 to {len(tokens) - 1}")
+            raise InvalidRequest(
+                f"wanted is {wanted}; the rows of {len(tokens)} tokens are 0 to {len(tokens) - 1}"
+            )
         return score(self._core, check_ids(tokens, self.shape.vocab), chunk, next(self._core.ids), wanted)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -276,16 +300,27 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # inside
 
-    def _sequence(self, tokens: list[int], keys: list[bytes], sampling: Sampling, base: Tokens | None) -> Tokens:
+    def _sequence(
+        self, tokens: list[int], keys: list[bytes], sampling: Sampling, base: Tokens | None
+    ) -> Tokens:
         most = len(tokens) + sampling.max_tokens if sampling.max_tokens is not None else self.context
         limit = min(most, self.context, self._core.memory.capacity)
         return Tokens(
-            next(self._core.ids), tokens, len(tokens), limit, sampling, self._core.memory.ledger.new(), base, keys=keys
+            next(self._core.ids),
+            tokens,
+            len(tokens),
+            limit,
+            sampling,
+            self._core.memory.ledger.new(),
+            base,
+            keys=keys,
         )
 
     def _document(self, document: Document | str | None) -> Document | None:
@@ -294,7 +329,11 @@ class Engine:
         name = document if isinstance(document, str) else document.name
         held = self.documents.get(name)
         if held is None or (isinstance(document, Document) and held is not document):
-            near = str(unknown("document", name, self.documents)) if self.documents else f"no document {name!r} is held"
+            near = (
+                str(unknown("document", name, self.documents))
+                if self.documents
+                else f"no document {name!r} is held"
+            )
             raise UnknownDocument(near)
         return held
 
@@ -303,10 +342,16 @@ class Engine:
         if tokens > self.context:
             raise PromptTooLong(
                 f"{what}: {tokens} tokens, but a sequence holds at most {self.context}; shorten the text"
-                + (" or raise the context" if self.context < self.shape.context else " or use a model trained longer")
+                + (
+                    " or raise the context"
+                    if self.context < self.shape.context
+                    else " or use a model trained longer"
+                )
             )
         if tokens > capacity:
-            raise PromptTooLong(f"{what}: {tokens} tokens, but the whole pool holds {capacity}; raise --memory")
+            raise PromptTooLong(
+                f"{what}: {tokens} tokens, but the whole pool holds {capacity}; raise --memory"
+            )
 
     def _check_open(self) -> None:
         if self._closed is not None:
@@ -337,7 +382,9 @@ def usable_context(trained: int, asked: int | None) -> int:
     if asked is None:
         return trained
     if not 2 <= asked <= trained:
-        raise InvalidRequest(f"context is {asked}; the model was trained for {trained} tokens, so take 2 to {trained}")
+        raise InvalidRequest(
+            f"context is {asked}; the model was trained for {trained} tokens, so take 2 to {trained}"
+        )
     return asked
 
 

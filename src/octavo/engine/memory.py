@@ -27,7 +27,9 @@ def default_budget(device: torch.device) -> tuple[int, str]:
     """Bytes for the pool when nobody said, and the reason."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        return int(free * GPU_SHARE), f"{GPU_SHARE:.0%} of the {free:,} bytes free on {device} after the weights"
+        return int(
+            free * GPU_SHARE
+        ), f"{GPU_SHARE:.0%} of the {free:,} bytes free on {device} after the weights"
     pages = available_memory()
     budget = min(int(pages * CPU_SHARE), CPU_MOST)
     return budget, f"{CPU_SHARE:.0%} of the {pages:,} bytes of memory available, at most {CPU_MOST:,}"
@@ -38,10 +40,14 @@ def available_memory() -> int:
         for line in file:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    raise InvalidRequest("the system does not say how much memory is available; name a pool size with --memory")
+    raise InvalidRequest(
+        "the system does not say how much memory is available; name a pool size with --memory"
+    )
 
 
-def make_stores(shape: ModelShape, recipe: Recipe, backend: Backend, *, everywhere: bool = False) -> list[Store]:
+def make_stores(
+    shape: ModelShape, recipe: Recipe, backend: Backend, *, everywhere: bool = False
+) -> list[Store]:
     """How each layer group is kept; `everywhere` quantises sliding groups whatever the recipe says."""
     dtype = getattr(torch, shape.dtype)
     return [Store(g, recipe, dtype, backend.layout, force=everywhere) for g in shape.groups]
@@ -80,7 +86,9 @@ class Memory:
         settings = {"recent": recipe.recent, "exact_pages": recipe.exact_pages}
         sizes = size_pool([s.need for s in stores], budget, sequences=sequences, chunk=chunk, **settings)
         pools = [GroupPool(s, z.plain, z.packed, device) for s, z in zip(stores, sizes, strict=True)]
-        root = hashlib.blake2b(f"{identity} {json.dumps(asdict(recipe), sort_keys=True)}".encode(), digest_size=16)
+        root = hashlib.blake2b(
+            f"{identity} {json.dumps(asdict(recipe), sort_keys=True)}".encode(), digest_size=16
+        )
         ledger = Ledger.build(
             [(z.plain, z.packed) for z in sizes],
             [s.group.window for s in stores],
@@ -93,7 +101,9 @@ class Memory:
     @property
     def capacity(self) -> int:
         """Tokens the longest sequence can have in the empty pool."""
-        pages = [z.plain + z.packed for z, s in zip(self.sizes, self.stores, strict=True) if s.group.window is None]
+        pages = [
+            z.plain + z.packed for z, s in zip(self.sizes, self.stores, strict=True) if s.group.window is None
+        ]
         return min(pages) * PAGE if pages else 2**31
 
     @property

@@ -34,7 +34,9 @@ class Request:
         """Add a sampled token; says what it adds to the text and whether the request ends with it."""
         s, rules = self.sequence, self.sequence.sampling
         s.tokens.append(choice.token)
-        ends = (choice.token in tokenizer.eos_ids and not rules.ignore_eos) or choice.token in rules.stop_token_ids
+        ends = (
+            choice.token in tokenizer.eos_ids and not rules.ignore_eos
+        ) or choice.token in rules.stop_token_ids
         text = "" if ends else self.output.add(choice.token)
         finish: FinishReason | None = "stop" if ends or self.output.stopped else None
         if finish is None and len(s.tokens) >= s.limit:

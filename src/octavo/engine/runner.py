@@ -15,19 +15,23 @@ __all__ = ["Runner"]
 
 
 class Runner:
-    """One model with our attention installed. Everything runs without autograd."""
+    """One model with our attention installed. Everything runs without autograd.
 
-    def __init__(self, loaded: LoadedModel, attention: Attention):
+    With `compile` the dense part of decode steps goes through torch.compile.
+    """
+
+    def __init__(self, loaded: LoadedModel, attention: Attention, *, compile: bool = False):
         install(loaded.module)
+        self.compiled = torch.compile(loaded.module) if compile else None
         self.module = loaded.module
         self.attention = attention
         self.device = next(loaded.module.parameters()).device
         self._head_checked = False
 
     @torch.inference_mode()
-    def logits(self, batch: Batch) -> torch.Tensor:
+    def logits(self, batch: Batch, *, compiled: bool = False) -> torch.Tensor:
         """Logits [W, V] float32 of the wanted rows; appends the step's keys and values on the way."""
-        out: torch.Tensor = self._forward(batch).logits[0]
+        out: torch.Tensor = self._forward(batch, compiled=compiled).logits[0]
         return out.float()
 
     @torch.inference_mode()
@@ -50,18 +54,26 @@ class Runner:
         config = self.module.config.get_text_config()
         weight = self.module.get_output_embeddings().weight
         logits = self.module.get_output_embeddings()(hidden.to(weight.device, weight.dtype)).float()
-        logits = logits / (getattr(config, "logits_scaling", None) or 1.0) * (getattr(config, "logit_scale", None) or 1.0)
+        logits = (
+            logits
+            / (getattr(config, "logits_scaling", None) or 1.0)
+            * (getattr(config, "logit_scale", None) or 1.0)
+        )
         cap = getattr(config, "final_logit_softcapping", None)
         return cap * torch.tanh(logits / cap) if cap else logits
 
-    def _forward(self, batch: Batch) -> Any:
+    def _forward(self, batch: Batch, *, compiled: bool = False) -> Any:
         reading = Reading(self.attention, batch.plans, batch.segments)
-        return self.module(
+        self.attention.reading = reading
+        compiled = compiled and self.compiled is not None
+        module = self.compiled if compiled else self.module
+        assert module is not None
+        return module(
             input_ids=batch.ids,
             position_ids=batch.positions,
             use_cache=False,
             logits_to_keep=batch.wanted,
-            batch=reading,
+            batch=id(self.attention) if compiled else reading,
         )
 
     def _check_head(self, hidden: torch.Tensor, logits: torch.Tensor) -> None:

@@ -185,7 +185,9 @@ class Scheduler:
     def _fits(self, sequence: Sequence, start: int) -> bool:
         pages = ceil_pages(len(sequence.tokens) + 1) - start // PAGE
         for group in self.ledger.groups:
-            room = group.allocator.available("plain") + (group.allocator.available("packed") if group.packs else 0)
+            room = group.allocator.available("plain") + (
+                group.allocator.available("packed") if group.packs else 0
+            )
             if group.window is None and pages > room:
                 return False
         return True

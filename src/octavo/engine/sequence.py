@@ -1,7 +1,7 @@
 """One request's tokens and pages. Every length is a property of a few integers.
 
-    0 ........ cached ........ computed ........ prompt ........ len(tokens) ........ limit
-      read from shared pages   keys and values stored              known so far
+0 ........ cached ........ computed ........ prompt ........ len(tokens) ........ limit
+  read from shared pages   keys and values stored              known so far
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ class Stream:
     `pump` runs one step and fills `inbox`; `abandon` cancels the request.
     """
 
-    def __init__(self, id: int, inbox: deque[Delta], pump: Callable[[], None], abandon: Callable[[int], None]):
+    def __init__(
+        self, id: int, inbox: deque[Delta], pump: Callable[[], None], abandon: Callable[[int], None]
+    ):
         self.id = id
         self._inbox = inbox
         self._pump = pump
@@ -47,7 +49,9 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -17,7 +17,7 @@ from octavo.engine.engine import Engine
 from octavo.engine.request import collect
 from octavo.engine.requests import Completion, Delta, Prompt, Sampling
 from octavo.engine.stats import Stats
-from octavo.errors import EngineStopped, UnknownDocument
+from octavo.errors import DocumentInUse, EngineStopped, UnknownDocument
 
 __all__ = ["AsyncEngine"]
 
@@ -42,6 +42,9 @@ class AsyncEngine:
     def __init__(self, engine: Engine):
         self.engine = engine
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()  # a command is taken before the thread ends, or refused
+        self._over = False
+        self._stats = engine.stats()
         self._readers: dict[int, Reader] = {}
         self._awaited: list[tuple[Document, Callable[[], None]]] = []
         self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
@@ -73,7 +76,7 @@ class AsyncEngine:
                 if delta.finish:
                     return
         finally:
-            self._commands.put(lambda: self._abandon(id))
+            self._send(lambda: self._abandon(id))
 
     async def generate(
         self,
@@ -86,7 +89,9 @@ class AsyncEngine:
         """One request, complete."""
         return collect([d async for d in self.stream(prompt, sampling, document=document, raw=raw)])
 
-    async def document(self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False) -> Document:
+    async def document(
+        self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False
+    ) -> Document:
         """Prefill a document; other requests go on meanwhile."""
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
@@ -96,11 +101,11 @@ class AsyncEngine:
             self._awaited.append((document, lambda: post(loop, ready.set)))
             return document
 
-        document = await self._call(begin, undo=Document.release)
+        document = await self._call(begin, undo=give_back)
         try:
             await ready.wait()
         except asyncio.CancelledError:
-            self._commands.put(document.release)
+            self._send(lambda: give_back(document))
             raise
         if document.error is not None:
             raise document.error
@@ -122,20 +127,18 @@ class AsyncEngine:
         return await self._call(lambda: self.engine.abort(request))
 
     def stats(self) -> Stats:
-        """The engine's statistics, between two steps."""
-        return self.engine.stats()
+        """The engine's statistics after its last step; never waits for one."""
+        return self._stats
 
     async def close(self) -> None:
         """Stop after the current step; open requests end with EngineStopped."""
-        self._commands.put(None)
+        self._send(None)
         await asyncio.to_thread(self._thread.join)
 
     # the caller's side
 
     async def _call(self, function: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Run `function` on the engine's thread; if the caller is gone by then, `undo` its result there."""
-        if not self._thread.is_alive():
-            raise EngineStopped("the engine was closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -153,12 +156,20 @@ class AsyncEngine:
                 if not future.cancelled():
                     future.set_result(result)
                 elif undo is not None:
-                    self._commands.put(lambda: undo(result) and None)
+                    self._send(lambda: undo(result) and None)
 
             post(loop, settle)
 
-        self._commands.put(command)
+        if not self._send(command):
+            raise EngineStopped("the engine was closed")
         return await future
+
+    def _send(self, command: Command | None) -> bool:
+        """Queue a command for the engine's thread; False if that has ended."""
+        with self._gate:
+            if not self._over:
+                self._commands.put(command)
+            return not self._over
 
     # the engine's side
 
@@ -170,6 +181,8 @@ class AsyncEngine:
         self.engine.close()
         self._route()
         self._tell_documents()
+        with self._gate:
+            self._over = True
         while not self._commands.empty():  # late callers hear EngineStopped from the engine itself
             command = self._commands.get()
             if command is not None:
@@ -197,6 +210,7 @@ class AsyncEngine:
             reader = self._readers.get(delta.request)
             if reader is not None:
                 reader.put(delta)
+        self._stats = self.engine.stats()
 
     def _tell_documents(self) -> None:
         for document, tell in self._awaited:
@@ -209,7 +223,13 @@ class AsyncEngine:
         self._readers.pop(request, None)
 
 
+def give_back(document: Document) -> None:
+    """Release a document nobody waits for any more, if it is still there and unused."""
+    with suppress(UnknownDocument, DocumentInUse):
+        document.release()
+
+
 def post(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
     """Run `function` on `loop`, unless that loop is closed and nobody can be waiting there."""
-    if not loop.is_closed():
+    with suppress(RuntimeError):  # raised by a closed loop, which may close at any moment
         loop.call_soon_threadsafe(function)

@@ -45,7 +45,9 @@ class Count:
 class Allocator:
     """Hands out pages of one group and takes them back; evicts cached pages, oldest first, when none is free."""
 
-    def __init__(self, plain_slots: int, packed_slots: int, on_evict: Callable[[int], None] = lambda page: None):
+    def __init__(
+        self, plain_slots: int, packed_slots: int, on_evict: Callable[[int], None] = lambda page: None
+    ):
         pages = plain_slots + packed_slots
         self.totals = {"plain": plain_slots, "packed": packed_slots}
         self._slots = {"plain": list(range(plain_slots))[::-1], "packed": list(range(packed_slots))[::-1]}

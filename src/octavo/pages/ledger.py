@@ -69,7 +69,12 @@ class Ledger:
 
     @classmethod
     def build(
-        cls, slots: list[tuple[int, int]], windows: list[int | None], packs: list[bool], root: Key, **settings: int
+        cls,
+        slots: list[tuple[int, int]],
+        windows: list[int | None],
+        packs: list[bool],
+        root: Key,
+        **settings: int,
     ) -> Ledger:
         """A ledger over groups with (plain, packed) `slots` each."""
         groups = []
@@ -129,7 +134,9 @@ class Ledger:
         for n, (mine, theirs) in enumerate(zip(holding.tables, source.tables, strict=True)):
             allocator = self.groups[n].allocator
             mine.append(allocator.take())
-            copies.append(Move(n, ~int(allocator.address[theirs[complete]]), ~int(allocator.address[mine[-1]])))
+            copies.append(
+                Move(n, ~int(allocator.address[theirs[complete]]), ~int(allocator.address[mine[-1]]))
+            )
         return copies
 
     # growing and shrinking
@@ -155,7 +162,9 @@ class Ledger:
         holding.keys = []
         holding.registered = holding.sealed = 0
 
-    def settle(self, holding: Holding, tokens: Sequence[int], computed: int, *, share: bool = True) -> list[Move]:
+    def settle(
+        self, holding: Holding, tokens: Sequence[int], computed: int, *, share: bool = True
+    ) -> list[Move]:
         """After a step: make new complete pages findable, let slid pages go, and seal those old enough.
 
         Returns the (plain, packed) moves whose bytes must be packed before anything else is written.
@@ -206,7 +215,9 @@ class Ledger:
         parent = keys[p - 1] if p else self.root
         return group.index.find(keys[p], parent, tokens[p * PAGE : (p + 1) * PAGE])
 
-    def _window_held(self, group: GroupLedger, keys: Sequence[Key], tokens: Sequence[int], pages: int) -> bool:
+    def _window_held(
+        self, group: GroupLedger, keys: Sequence[Key], tokens: Sequence[int], pages: int
+    ) -> bool:
         start = group.first_needed(pages * PAGE)
         return all(self._find(group, keys, tokens, p) is not None for p in range(start, pages))
 

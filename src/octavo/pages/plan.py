@@ -153,12 +153,12 @@ def make_plan(segments: list[Segment], window: int | None, device: torch.device)
     positions = np.concatenate([s.computed + np.arange(s.n) for s in segments])
     where = [~s.pages[(s.computed + np.arange(s.n)) // PAGE - s.first] for s in segments]
     whole = len(tails) == 1 and bool((tails[0].rows == torch.arange(len(positions), device=device)).all())
-    return Plan(
-        to(np.concatenate(where), device), to(positions % PAGE, device), items, tails, whole
-    )
+    return Plan(to(np.concatenate(where), device), to(positions % PAGE, device), items, tails, whole)
 
 
-def make_item(owners: list[Segment], packed: Ints, plain: Ints, window: int | None, device: torch.device) -> Item:
+def make_item(
+    owners: list[Segment], packed: Ints, plain: Ints, window: int | None, device: torch.device
+) -> Item:
     rows = np.concatenate([o.start + np.arange(o.n) for o in owners])
     address = owners[0].pages
     hidden = None
@@ -169,24 +169,33 @@ def make_item(owners: list[Segment], packed: Ints, plain: Ints, window: int | No
     return Item(to(rows, device), to(address[packed], device), to(~address[plain], device), hidden)
 
 
-def make_tails(segments: list[Segment], private: list[Ints], window: int | None, device: torch.device) -> list[Tail]:
+def make_tails(
+    segments: list[Segment], private: list[Ints], window: int | None, device: torch.device
+) -> list[Tail]:
     """Segments of one token share a padded tail; longer ones have their own."""
     single = [n for n, s in enumerate(segments) if s.n == 1]
     sets = ([single] if single else []) + [[n] for n, s in enumerate(segments) if s.n > 1]
-    return [make_tail([segments[n] for n in members], [private[n] for n in members], window, device) for members in sets]
+    return [
+        make_tail([segments[n] for n in members], [private[n] for n in members], window, device)
+        for members in sets
+    ]
 
 
 def make_tail(members: list[Segment], private: list[Ints], window: int | None, device: torch.device) -> Tail:
     width = max(len(p) for p in private)
     slots = np.zeros((len(members), width), np.int64)
-    pages = np.full((len(members), width), np.iinfo(np.int32).max, np.int64)  # padding lies in the future: unseen
+    pages = np.full(
+        (len(members), width), np.iinfo(np.int32).max, np.int64
+    )  # padding lies in the future: unseen
     for b, (s, own) in enumerate(zip(members, private, strict=True)):
         slots[b, : len(own)] = ~s.pages[own]
         pages[b, : len(own)] = own + s.first
     queries = np.stack([s.computed + np.arange(s.n) for s in members])
     rows = np.stack([s.start + np.arange(s.n) for s in members])
     hidden = ~sees(queries, page_positions(pages), window)
-    return Tail(to(rows.ravel(), device), to(slots.ravel(), device), to(hidden, device), to(hidden.all(1), device))
+    return Tail(
+        to(rows.ravel(), device), to(slots.ravel(), device), to(hidden, device), to(hidden.all(1), device)
+    )
 
 
 def to(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:

@@ -28,7 +28,12 @@ class Store:
     """How the keys and values of one layer group are kept: codecs and rotations, no memory."""
 
     def __init__(
-        self, group: LayerGroup, recipe: Recipe, dtype: torch.dtype, layout: Layout = "rows", force: bool = False
+        self,
+        group: LayerGroup,
+        recipe: Recipe,
+        dtype: torch.dtype,
+        layout: Layout = "rows",
+        force: bool = False,
     ):
         quantises = group.window is None or recipe.sliding or force
         self.group = group
@@ -58,7 +63,9 @@ class Store:
         """Bytes of one packed page over all layers of the group; 0 if the group is never packed."""
         if not self.packs:
             return 0
-        return len(self.group.layers) * self.group.kv_heads * (self.codecs["k"].nbytes + self.codecs["v"].nbytes)
+        return (
+            len(self.group.layers) * self.group.kv_heads * (self.codecs["k"].nbytes + self.codecs["v"].nbytes)
+        )
 
     @property
     def need(self) -> GroupNeed:
@@ -96,7 +103,9 @@ class GroupPool:
         group = store.group
         self.store = store
         self.device = device
-        shape = (len(group.layers), plain_slots, group.kv_heads, PAGE, group.head_dim)
+        self.spare = plain_slots
+        """A plain slot that belongs to no page: padding rows of a fixed batch write there."""
+        shape = (len(group.layers), plain_slots + 1, group.kv_heads, PAGE, group.head_dim)
         self.k_plain = zeros(shape, store.dtype, device)
         self.v_plain = zeros(shape, store.dtype, device)
         self.packed: dict[Side, list[torch.Tensor]] = {
@@ -108,7 +117,9 @@ class GroupPool:
         }
         self.rotations = {side: None if r is None else r.to(device) for side, r in store.rotations.items()}
 
-    def append(self, layer: int, slots: torch.Tensor, offsets: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    def append(
+        self, layer: int, slots: torch.Tensor, offsets: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> None:
         """Write this step's k, v [T, G, D] of group layer `layer` into plain slots [T] at token offsets [T]."""
         self.k_plain[layer][slots, :, offsets] = k
         self.v_plain[layer][slots, :, offsets] = v

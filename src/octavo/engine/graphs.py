@@ -1,0 +1,122 @@
+"""Decode steps as CUDA graphs, one for each batch size of a short list.
+
+A graph reads everything that changes from fixed addresses: token ids and positions, where their keys and values go, and
+the plans of who reads which pages. A step fills those, replays, and finds its logits in a fixed place. Rows beyond the
+batch write to a page that nobody reads.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+
+import torch
+
+from octavo.attention.cuda import CudaPlan, decode_plan
+from octavo.engine.batch import Batch, segments_of
+from octavo.engine.memory import Memory
+from octavo.engine.runner import Runner
+from octavo.engine.scheduler import Grant
+from octavo.formats.base import PAGE
+from octavo.kernels.decode import DevicePlan
+from octavo.kernels.plan import TILE
+from octavo.model.shape import LayerGroup, ModelShape
+
+__all__ = ["DecodeGraphs"]
+
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+
+
+class DecodeGraphs:
+    """Graphs over `runner`'s model, captured when a batch size is first met."""
+
+    def __init__(self, runner: Runner, memory: Memory, shape: ModelShape, context: int):
+        self.runner, self.memory, self.shape, self.context = runner, memory, shape, context
+        self._graphs: dict[int, DecodeGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        self.capture_s = 0.0
+
+    def run(self, grants: list[Grant]) -> torch.Tensor | None:
+        """Logits [B, V] of a step in which every grant decodes one token; None if the batch is larger than any graph."""
+        if len(grants) > SIZES[-1]:
+            return None
+        size = SIZES[bisect_left(SIZES, len(grants))]
+        if size not in self._graphs:
+            began = time.perf_counter()
+            self._graphs[size] = DecodeGraph(self, size, self._pool)
+            self.capture_s += time.perf_counter() - began
+        return self._graphs[size].run(grants)
+
+
+class DecodeGraph:
+    """One batch size: its fixed buffers and the graph that reads them."""
+
+    def __init__(self, owner: DecodeGraphs, size: int, pool: tuple[int, int]):
+        self.owner, self.size = owner, size
+        device, groups = owner.runner.device, owner.shape.groups
+        rows = 2 + 2 * len(groups)
+        self.host = torch.zeros(rows, size, dtype=torch.long, pin_memory=True)
+        self.fixed = torch.zeros(rows, size, dtype=torch.long, device=device)
+        self.plans = [device_plan(owner, group, size, device) for group in groups]
+        self.batch = Batch(
+            ids=self.fixed[:1],
+            positions=self.fixed[1:2],
+            wanted=torch.arange(size, device=device),
+            plans=[
+                CudaPlan(self.fixed[2 + 2 * n], self.fixed[3 + 2 * n], None, plan, [], tile(group, size))
+                for n, (group, plan) in enumerate(zip(groups, self.plans, strict=True))
+            ],
+            segments=[[] for _ in groups],
+        )
+        self._fill([])
+        self.graph = torch.cuda.CUDAGraph()
+        self._capture(pool)
+
+    def _capture(self, pool: tuple[int, int]) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self.owner.runner.logits(self.batch, compiled=True)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(self.graph, pool=pool):
+            self.logits = self.owner.runner.logits(self.batch, compiled=True)
+
+    def run(self, grants: list[Grant]) -> torch.Tensor:
+        self._fill(grants)
+        self.graph.replay()
+        return self.logits[: len(grants)]
+
+    def _fill(self, grants: list[Grant]) -> None:
+        """Bring this step's numbers to where the graph reads them; padding rows write to the spare page."""
+        ledger, host = self.owner.memory.ledger, self.host
+        count = len(grants)
+        host.zero_()
+        host[0, :count] = torch.tensor([g.sequence.tokens[g.sequence.computed] for g in grants])
+        host[1, :count] = torch.tensor([g.sequence.computed for g in grants])
+        segments = segments_of(ledger, grants)
+        for n, (group, pool) in enumerate(zip(self.owner.shape.groups, self.owner.memory.pools, strict=True)):
+            host[2 + 2 * n] = pool.spare
+            slots = [int(~s.pages[s.computed // PAGE - s.first]) for s in segments[n]]
+            host[2 + 2 * n, :count] = torch.tensor(slots)
+            host[3 + 2 * n, :count] = host[1, :count] % PAGE
+            self.plans[n].load(decode_plan(segments[n], group, self.size))
+        self.fixed.copy_(self.host, non_blocking=True)
+
+
+def tile(group: LayerGroup, size: int) -> int:
+    """Rows of the kernel's tile: 8 where one sequence's heads fit, else 16 so that sharers fill it."""
+    return 8 if size == 1 and group.queries_per_head <= 8 else TILE
+
+
+def device_plan(owner: DecodeGraphs, group: LayerGroup, size: int, device: torch.device) -> DevicePlan:
+    """Room for the plans of `size` sequences of any length: each may share runs and have one of its own."""
+    index = owner.shape.groups.index(group)
+    most = owner.context if group.window is None else group.window + PAGE
+    pages = min(
+        size * (most // PAGE + 2), sum(owner.memory.ledger.groups[index].allocator.totals.values()) * 2 + size
+    )
+    tiles = -(-size * group.queries_per_head // TILE) + size
+    return DevicePlan(
+        max_runs=2 * tiles + 8, max_pages=pages, max_tokens=size, group=group.queries_per_head, device=device
+    )
