@@ -18,7 +18,7 @@ LARGEST = 65504.0
 
 
 def gain_span(head_dim: int) -> int:
-    """Channels that share a gain in the turbo formats: 128 or 64 where that divides head_dim, else the row."""
+    """Channels that share a gain in the turbo formats: 128 or 64 where it divides head_dim, else all."""
     return next((span for span in (128, 64) if head_dim % span == 0), head_dim)
 
 
@@ -43,8 +43,8 @@ def root_mean_square(x: Tensor) -> Tensor:
 
 
 def safe_ratio(top: Tensor, bottom: Tensor) -> Tensor:
-    """top / bottom, and 0 where bottom is 0 or the ratio is no number."""
-    return torch.where(bottom > 0, top / bottom, 0.0).nan_to_num(0.0, LARGEST, 0.0).clamp(0.0, LARGEST)
+    """top / bottom, at most LARGEST, and 0 where bottom is 0."""
+    return torch.where(bottom > 0, top / bottom, 0.0).clamp(0.0, LARGEST)
 
 
 def store_gains(gains: Tensor, layout: Layout) -> Tensor:

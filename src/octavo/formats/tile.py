@@ -7,8 +7,8 @@ long as both operands agree, which makes a lane own neighbours:
     keys    tile j = 0..7, step s: token 16 (c // 2) + 2j + c % 2, channels 32s + 8t .. + 7
     values  tile (s, i), i = 0..3:  channel 32s + 4c + i,          tokens   16t .. + 15
 
-Every tile lies in one span of 32 channels, so whatever the span of a format's gains, a tile has one. Codes may
-as well be the A operand (16 wide), where a lane holds columns c and c + 8: two tiles of B make one of A.
+Every tile lies in one span of 32 channels, so whatever the span of a format's gains, a tile has one. Codes
+may as well be the A operand (16 wide), where a lane holds columns c and c + 8: two tiles of B make one of A.
 
 A lane's 2 D values, taken 32 at a time, become `bits` words (a unit). Units follow one another, and word
 quads of the 32 lanes alternate: [quad][lane][4 words], so a warp loads 512 adjacent bytes.
@@ -103,7 +103,7 @@ def pack_tile(codes: Tensor, bits: int, side: Side) -> Tensor:
 def unpack_tile(data: Tensor, bits: int, head_dim: int, side: Side) -> Tensor:
     """The codes uint8 [N, S, D] that `pack_tile` was given."""
     order = lane_order(head_dim, side).to(data.device)
-    words = load_lanes(data).unflatten(2, (-1, bits))
+    words = load_lanes(data).view(len(data), LANES, -1, bits)
     units = torch.zeros(*words.shape[:3], UNIT, dtype=torch.int32, device=data.device)
     for code, fields in enumerate(_fields(bits)):
         for word, at, low, width in fields:
@@ -115,7 +115,7 @@ def unpack_tile(data: Tensor, bits: int, head_dim: int, side: Side) -> Tensor:
 
 def store_lanes(words: Tensor) -> Tensor:
     """int32 words of each lane [N, 32, W], W a multiple of 4 → bytes [N, 128 W] as a warp loads them."""
-    quads = words.unflatten(2, (-1, 4)).transpose(1, 2).contiguous()
+    quads = words.reshape(len(words), LANES, -1, 4).transpose(1, 2).contiguous()
     return quads.flatten(1).view(torch.uint8)
 
 
