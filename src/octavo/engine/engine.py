@@ -34,6 +34,7 @@ from octavo.errors import (
     unknown,
 )
 from octavo.model.load import LoadedModel, load_model
+from octavo.model.rope import fix_rope
 from octavo.recipe import Recipe
 
 __all__ = ["Engine"]
@@ -90,6 +91,7 @@ class Engine:
             recipe,
         )
         self.context = usable_context(loaded.shape.context, context)
+        fix_rope(loaded.module, self.context)
         self._core = Core(
             loaded, recipe, backend, pool,
             chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting, all_quantised=all_quantised,

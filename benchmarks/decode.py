@@ -1,0 +1,165 @@
+"""Decode speed of the whole engine on an 8 B model, against its roofline, its own 16-bit cache, and Transformers.
+
+    python -m benchmarks.decode [--small] [--no-peer] [--out FILE]
+
+Random weights and cache contents (speed does not depend on them; agreement with the reference is checked first).
+The roofline is (bytes of weights + bytes of cache read) / measured read bandwidth. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from benchmarks.shapes import EIGHT_B, SMALL, as_loaded, fill, pretend, random_model
+from benchmarks.where import where
+from octavo import Engine, Recipe
+from octavo.attention.backend import TorchBackend
+from octavo.engine.batch import make_batch
+from octavo.engine.scheduler import Grant
+
+STEPS = 40
+
+
+def read_bandwidth() -> float:
+    """Bytes a second of a plain read of 8 GiB, best of five."""
+    data = torch.empty(2**33, dtype=torch.uint8, device="cuda").view(torch.int64)
+    best = 0.0
+    for _ in range(5):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        data.amax()
+        end.record()
+        torch.cuda.synchronize()
+        best = max(best, data.nbytes / start.elapsed_time(end) * 1e3)
+    return best
+
+
+def weight_bytes(module: torch.nn.Module) -> int:
+    return sum(p.nbytes for n, p in module.named_parameters() if "embed_tokens" not in n)
+
+
+def agrees(engine: Engine) -> float:
+    """Largest relative difference of one decode step's logits from eager steps of the same engine."""
+    core = engine._core
+    grants = [Grant(s, 1) for s in core.scheduler.running]
+    for grant in grants:
+        core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
+    plain = core.runner.logits(make_batch(core.memory.ledger, grants, core.backend, engine.shape.groups))
+    fast = core._run(grants, only_decode=True)
+    return float((plain - fast).norm() / plain.norm())
+
+
+def measure(engine: Engine, count: int, length: int) -> dict[str, float]:
+    """Milliseconds a step for `count` sequences of `length` tokens, and the cache bytes each step reads."""
+    pretend(engine, count, length, STEPS + 40)
+    gap = agrees(engine)
+    for _ in range(5):
+        engine.step()
+    times = []
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        engine.step()
+        times.append(time.perf_counter() - began)
+    cache = engine._core.memory.live_bytes
+    for id in list(engine._core.requests):
+        engine.abort(id)
+    engine.unread()
+    return {
+        "batch": count, "context": length, "ms": statistics.median(times) * 1e3, "kv_bytes": cache,
+        "tokens_per_s": count / statistics.median(times), "graph_against_eager": gap,
+    }  # fmt: skip
+
+
+def make(loaded: object, pair: str, memory: str, context: int, **settings: object) -> Engine:
+    engine = Engine(loaded, Recipe.from_pair(pair), memory=memory, context=context, chunk=512, **settings)
+    for pool in engine._core.memory.pools:
+        fill(pool)
+    return engine
+
+
+class Times(StoppingCriteria):
+    """Notes when each token came."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
+        torch.cuda.synchronize()
+        self.at.append(time.perf_counter())
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+def transformers_ms(module: torch.nn.Module, length: int, vocab: int) -> dict[str, float]:
+    """Milliseconds a token of `generate` with a static cache (compiled by itself), after its warm-up."""
+    module.set_attn_implementation("sdpa")
+    ids = torch.randint(0, vocab, (1, length), device="cuda")
+    times = Times()
+    began = time.perf_counter()
+    module.generate(
+        ids, max_new_tokens=60, min_new_tokens=60, do_sample=False, cache_implementation="static",
+        stopping_criteria=StoppingCriteriaList([times]),
+    )  # fmt: skip
+    gaps = [b - a for a, b in zip(times.at, times.at[1:], strict=False)]
+    return {"context": length, "ms": statistics.median(gaps[-25:]) * 1e3, "all_s": time.perf_counter() - began}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a small model, to try the script")
+    parser.add_argument("--no-peer", action="store_true", help="leave Transformers out")
+    parser.add_argument("--no-compile", action="store_true", help="graphs alone")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_grad_enabled(False)
+    sizes, lengths, many = (SMALL, (1024, 4096), (4, 1024)) if options.small else (EIGHT_B, (4096, 131072), (16, 32768))
+    result: dict[str, object] = where() | {"command": "python -m benchmarks.decode", "rows": []}
+    rows: list[dict[str, object]] = result["rows"]  # type: ignore[assignment]
+
+    def note(**row: object) -> None:
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(result))
+
+    bandwidth = read_bandwidth()
+    note(name="read bandwidth", bytes_per_s=bandwidth)
+    module = random_model(sizes, "cuda", torch.bfloat16)
+    weights = weight_bytes(module)
+    loaded = as_loaded(module)
+    note(name="weights", bytes=weights)
+    for pair in ("turbo4", "plain"):
+        engine = make(loaded, pair, "12GB" if pair == "turbo4" else "24GB", lengths[1] + 1024, compile=not options.no_compile)
+        assert not isinstance(engine._core.backend, TorchBackend), engine.stats().backend
+        for length in lengths if pair == "turbo4" else lengths[:1]:
+            began = time.perf_counter()
+            row = measure(engine, 1, length)
+            roof = (weights + row["kv_bytes"]) / bandwidth * 1e3
+            note(name="batch 1", pair=pair, **row, roofline_ms=roof, of_roofline=roof / row["ms"], took_s=time.perf_counter() - began)
+        note(name="capture", pair=pair, seconds=engine._core.graphs.capture_s)
+        engine.close()
+        del engine
+        gc.collect()
+        torch.cuda.empty_cache()
+    for pair in ("turbo4", "plain"):
+        engine = make(loaded, pair, "30GB" if pair == "turbo4" else "90GB", many[1] + 1024, max_sequences=many[0])
+        note(name="batch", pair=pair, **measure(engine, *many))
+        engine.close()
+        del engine
+        gc.collect()
+        torch.cuda.empty_cache()
+    if not options.no_peer:
+        for length in lengths:
+            note(name="transformers static cache", **transformers_ms(module, length - 64, sizes["vocab_size"]))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
