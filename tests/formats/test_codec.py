@@ -160,6 +160,17 @@ def test_plain_follows_the_dtype_of_the_model_and_loses_nothing() -> None:
         assert torch.equal(codec.decode(codec.encode(x), dtype), x)
 
 
+@pytest.mark.parametrize("name", BITS)
+@pytest.mark.parametrize("centred", [False, True])
+def test_what_is_read_is_no_part_of_the_page(name: str, centred: bool) -> None:
+    codec = PageCodec(get_format(name), 128, "k", centred=centred)
+    page = codec.encode(gaussian(1, 128))
+    before = page.clone()
+    codec.decode(page).zero_()
+    codec.mean(page).zero_()
+    assert torch.equal(page, before)
+
+
 def test_f16_clips_what_it_cannot_hold() -> None:
     codec = PageCodec(get_format("f16"), 64, "v")
     assert codec.decode(codec.encode(torch.full((1, PAGE, 64), 1e6))).max() == 65504

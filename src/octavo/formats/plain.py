@@ -42,7 +42,7 @@ class Plain(Format):
         return x.to(self.dtype).contiguous().flatten(1).view(torch.uint8)
 
     def decode(self, data: Tensor, head_dim: int, side: Side, layout: Layout, dtype: torch.dtype) -> Tensor:
-        return data.view(self.dtype).view(-1, PAGE, head_dim).to(dtype)
+        return data.contiguous().view(self.dtype).view(-1, PAGE, head_dim).to(dtype, copy=True)
 
 
 PLAIN = (
