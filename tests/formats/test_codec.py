@@ -53,7 +53,9 @@ def test_bits_per_value_count_every_byte(name: str) -> None:
         assert format.bits_per_value(head_dim) == BITS[name]
     assert format.bits_per_value(64) == format.bits_per_value(192) == BITS[name] + extra
     for head_dim in HEAD_DIMS:
-        page = PageCodec(format, head_dim, "k").encode(gaussian(1, head_dim))
+        codec = PageCodec(format, head_dim, "v")
+        page = codec.encode(gaussian(1, head_dim))
+        assert codec.decode(page).is_contiguous()
         assert page.shape == (1, format.nbytes(head_dim))
         assert format.nbytes(head_dim) % 16 == 0
         assert format.bits_per_value(head_dim) == 8 * page.numel() / (PAGE * head_dim)

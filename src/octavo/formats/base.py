@@ -53,7 +53,7 @@ class Format(ABC):
 
     @abstractmethod
     def decode(self, data: Tensor, head_dim: int, side: Side, layout: Layout, dtype: torch.dtype) -> Tensor:
-        """uint8 [N, nbytes(D)] → [N, S, D] in `dtype`; rounds once, from float32."""
+        """uint8 [N, nbytes(D)] → [N, S, D] in `dtype`, contiguous; rounds once, from float32."""
 
     def for_dtype(self, dtype: torch.dtype) -> Format:
         """This format for a model that runs in `dtype`; only "plain" depends on it."""

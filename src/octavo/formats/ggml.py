@@ -70,7 +70,7 @@ class Blocks(Format):
             start, stop = ranges[name]
             factor = load_gains(data[:, start:stop], layout).unsqueeze(-1)
             y = y.mul_(factor) if name == "gains" else y.add_(factor)
-        return y.flatten(2)[..., :head_dim].to(dtype)
+        return y.flatten(2)[..., :head_dim].to(dtype).contiguous()
 
 
 class Q8(Blocks):

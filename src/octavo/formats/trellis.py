@@ -67,7 +67,7 @@ def to_segments(x: Tensor, side: Side) -> Tensor:
 
 
 def to_page(segments: Tensor, head_dim: int, side: Side) -> Tensor:
-    """int8 [N, A, J, C, E] → [N, S, D]; of values a transposed view, for their channels lie outermost."""
+    """int8 [N, A, J, C, E] → [N, S, D], contiguous."""
     n = len(segments)
     if head_dim not in TILE_HEAD_DIMS:
         return segments.view(n, PAGE, head_dim)
@@ -77,7 +77,7 @@ def to_page(segments: Tensor, head_dim: int, side: Side) -> Tensor:
             words.view(n, PAGE, 4, -1).transpose(2, 3).contiguous().view(torch.int8).view(n, PAGE, head_dim)
         )
     runs = words.view(n, head_dim // 4, 4, 4, 2).transpose(2, 3).contiguous()
-    return runs.view(torch.int8).view(n, head_dim, PAGE).transpose(1, 2)
+    return runs.view(torch.int8).view(n, head_dim, PAGE).transpose(1, 2).contiguous()
 
 
 def to_streams(segments: Tensor) -> Tensor:
