@@ -1,4 +1,4 @@
-"""A tokenizer without a vocabulary file: one token a word or sign, the same on every machine."""
+"""A tokenizer without a vocabulary file, the same on every machine: pieces of words, pairs of digits, signs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_TOKEN = re.compile(r"\w+|[^\w\s]|\s")
+_TOKEN = re.compile(r" ?[A-Za-z]{1,4}| ?[0-9]{1,2}| ?[^\w\s]|\s|\w")
 
 
 class WordTokenizer:
-    """Words, signs and white space are tokens; a chat is `<role>text</role>`."""
+    """A chat is `<role>text</role>`."""
 
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = (0,)

@@ -115,7 +115,8 @@ class KldRun:
     ) -> dict[str, Any]:
         chunk = chunk or self.chunk
         told = {**identity, "recipe": repr(recipe), "chunk": str(chunk)}
-        place = f"{windows.ctx}-{name.replace(':', '-')}"
+        # Named by what is measured: the control is also the row of q8_0, and is measured once.
+        place = f"{windows.ctx}-{recipe.k}-{recipe.v}-{chunk}"
         row = RowFile(self.folder / "rows" / f"{place}.safetensors", told)
         if row.done < len(windows.rows):
             engine = self.engine(recipe, chunk)

@@ -122,7 +122,7 @@ class OctavoLM(TemplateLM):  # type: ignore[misc]
         return results
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Answers up to a stop string; all prompts run as one batch, and equal beginnings are computed once."""
+        """Answers up to a stop string; prompts run as one batch, and equal beginnings are computed once."""
         prompts, rules = [], []
         for request in requests:
             context, settings = request.args
@@ -191,7 +191,9 @@ def _recipe(settings: dict[str, Any]) -> Recipe:
     known = {f.name for f in fields(Recipe)}
     for name in settings:
         if name not in known:
-            raise unknown("model argument", name, known | {"pretrained", "device", "dtype", "memory", "chunk"})
+            raise unknown(
+                "model argument", name, known | {"pretrained", "device", "dtype", "memory", "chunk"}
+            )
     return Recipe.from_dict(settings)
 
 

@@ -42,7 +42,7 @@ class CommonWords(Task):
     def __init__(self) -> None:
         self.max_units = len(_all_words())
 
-    def draw(self, rng: Random, units: int, index: int, length: int) -> Draft:
+    def draw(self, rng: Random, units: int, index: int, length: int, cut: int = 0) -> Draft:
         short = length < _SHORT
         shown, answer = _word_list(rng, *((20, 3, 1) if short else (40, 10, 3)))
         example = _CWE.format(context=shown) + _CWE_PREFIX + " " + _numbered(answer)
@@ -76,7 +76,7 @@ class FrequentWords(Task):
     max_tokens = 50
     min_units = 50
 
-    def draw(self, rng: Random, units: int, index: int, length: int) -> Draft:
+    def draw(self, rng: Random, units: int, index: int, length: int, cut: int = 0) -> Draft:
         vocabulary = _coded_words(rng, max(4, length // 50))
         counts = [int(units * rank**-2 / _ZETA_2) for rank in range(1, len(vocabulary) + 1)]
         words = [word for word, count in zip(vocabulary, counts, strict=True) for _ in range(count)]

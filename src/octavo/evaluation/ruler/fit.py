@@ -16,6 +16,7 @@ _SLACK = 0.02
 """A sample may fall short of the limit by this share of it."""
 
 _DRAWS = 64
+_LINE_DRAWS = 8
 """How often a sample is drawn anew when its units are too coarse to end within the slack."""
 
 
@@ -29,8 +30,9 @@ class Fitter:
     """Draws the samples of one task at one length.
 
     A sample depends on seed, task, length, index and tokenizer only: not on how many are drawn, nor in what
-    order. Units are whole, as published; where they are coarse against the length (a line of two UUIDs is 7 %
-    of 1,024 tokens) the sample is drawn anew until whole units end within 2 % of the limit.
+    order. Units are whole, as published. Where they are coarse against the length (a line of two UUIDs is 7 %
+    of 1,024 tokens) a sample is drawn anew until it ends within 2 % of the limit; and where that does not
+    help, one more haystack line, cut short, fills it.
     """
 
     def __init__(self, task: Task, prompter: Prompter, length: int, *, seed: int = SEED) -> None:
@@ -50,14 +52,28 @@ class Fitter:
 
     def sample(self, index: int) -> Sample:
         """Sample `index`: within the limit, and within 2 % of it wherever a draw can be."""
-        best: Sample | None = None
-        for draw in range(_DRAWS):
-            found = self._search(f"{index}.{draw}", index).sample
-            if best is None or found.tokens > best.tokens:
-                best = found
-            if best.tokens >= self._floor:
+        best: tuple[_Built, str] | None = None
+        for draw in range(_LINE_DRAWS if self.task.line_length else _DRAWS):
+            key = f"{index}.{draw}"
+            found = self._search(key, index)
+            if best is None or found.sample.tokens > best[0].sample.tokens:
+                best = found, key
+            if found.sample.tokens >= self._floor:
                 break
         assert best is not None
+        return self._filled(*best)
+
+    def _filled(self, built: _Built, key: str) -> Sample:
+        """The sample, with the longest part of one more line where it falls short."""
+        low, high = 0, self.task.line_length
+        best = built.sample
+        while best.tokens < self._floor and low < high:
+            cut = (low + high + 1) // 2
+            longer = self._build(key, built.sample.index, built.units, cut).sample
+            if longer.tokens <= self.length:
+                low, best = cut, longer
+            else:
+                high = cut - 1
         return best
 
     def _search(self, key: str, index: int) -> _Built:
@@ -106,10 +122,10 @@ class Fitter:
             guess = int(one.units * target / one.sample.tokens)
         return max(low, guess if high is None else min(high, guess))
 
-    def _build(self, key: str, index: int, units: int) -> _Built:
+    def _build(self, key: str, index: int, units: int, cut: int = 0) -> _Built:
         # Text seeds hash the same on every machine and Python version.
         rng = Random(f"{self._seed}/{self.task.name}/{self.length}/{key}")
-        draft = self.task.draw(rng, units, index, self.length)
+        draft = self.task.draw(rng, units, index, self.length, cut)
         tokens = tuple(self._prompter.tokens(draft))
         total = len(tokens) + self.task.max_tokens
         task = self.task

@@ -78,13 +78,16 @@ class Niah(Task):
         self.name, self.shape, self._essay = name, shape, essay
         self._keys = max(shape.keys, shape.queries)
         self.min_units = 1 if essay else self._keys * shape.values
+        self.line_length = 0 if essay else len(self._line(Random(SEED)))
 
-    def draw(self, rng: Random, units: int, index: int, length: int) -> Draft:
+    def draw(self, rng: Random, units: int, index: int, length: int, cut: int = 0) -> Draft:
         shape = self.shape
         keys = [(self._key(rng), [self._value(rng) for _ in range(shape.values)]) for _ in range(self._keys)]
         needles = [self._needle(key, value) for key, values in keys for value in values]
         Random(SEED).shuffle(needles)
         context = self._context(rng, units, needles)
+        if cut:
+            context += "\n" + self._line(rng)[:cut].rstrip()
         asked = [keys[n] for n in rng.sample(range(self._keys), shape.queries)]
         answers = tuple(value for _, values in asked for value in values)
         names = {"kind": self._kind(), "query": _listed([key for key, _ in asked])}
@@ -94,14 +97,16 @@ class Niah(Task):
     def _context(self, rng: Random, units: int, needles: list[str]) -> str:
         if self._essay:
             return _in_essay(rng, self._essay.sentences(units), needles)
-        if self.shape.haystack == "noise":
-            lines = [NOISE] * units
-        else:
-            lines = [self._needle(self._key(rng), self._value(rng)) for _ in range(units)]
+        lines = [self._line(rng) for _ in range(units)]
         places = sorted(rng.sample(range(units), len(needles)), reverse=True)
         for place, needle in zip(places, needles, strict=True):
             lines.insert(place, needle)
         return "\n".join(lines)
+
+    def _line(self, rng: Random) -> str:
+        if self.shape.haystack == "noise":
+            return NOISE
+        return self._needle(self._key(rng), self._value(rng))
 
     def _key(self, rng: Random) -> str:
         return _DRAW[self.shape.key_kind](rng)

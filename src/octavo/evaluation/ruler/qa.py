@@ -53,7 +53,7 @@ class QuestionAnswering(Task):
         self.samples = len(data.questions)
         self.min_units = max(len(q.needed) for q in data.questions)
 
-    def draw(self, rng: Random, units: int, index: int, length: int) -> Draft:
+    def draw(self, rng: Random, units: int, index: int, length: int, cut: int = 0) -> Draft:
         question = self._data.questions[index % len(self._data.questions)]
         documents = self._chosen(rng, question, units)
         Random(SEED).shuffle(documents)

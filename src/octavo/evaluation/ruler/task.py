@@ -49,6 +49,7 @@ class Task(ABC):
 
     min_units, max_units   the sizes it can be drawn in (None: no upper end)
     samples                how many different samples there are (None: as many as one likes)
+    line_length            characters of a haystack line, where units are lines: one more can be cut short
     """
 
     name: str
@@ -57,7 +58,11 @@ class Task(ABC):
     min_units: int = 1
     max_units: int | None = None
     samples: int | None = None
+    line_length: int = 0
 
     @abstractmethod
-    def draw(self, rng: Random, units: int, index: int, length: int) -> Draft:
-        """A prompt of `units`; the same for the same arguments and state of `rng`."""
+    def draw(self, rng: Random, units: int, index: int, length: int, cut: int = 0) -> Draft:
+        """A prompt of `units`; the same for the same arguments and state of `rng`.
+
+        `cut` adds that many characters of one more haystack line at the end.
+        """

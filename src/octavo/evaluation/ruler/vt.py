@@ -31,12 +31,13 @@ class VariableTracking(Task):
     name = "vt"
     max_tokens = 30
     min_units = _HOPS + 1
+    line_length = len(NOISE)
 
     def __init__(self, example_lines: int) -> None:
         self._example_lines = example_lines
 
-    def draw(self, rng: Random, units: int, index: int, length: int) -> Draft:
-        question, names, value = _question(rng, units, letters=5)
+    def draw(self, rng: Random, units: int, index: int, length: int, cut: int = 0) -> Draft:
+        question, names, value = _question(rng, units, letters=5, cut=cut)
         prefix = _PREFIX.format(count=_HOPS + 1, query=value)
         return Draft(_example(rng, self._example_lines) + "\n" + question, prefix, tuple(names))
 
@@ -54,12 +55,13 @@ def _example(rng: Random, lines: int) -> str:
     return question + _PREFIX.format(count=_HOPS + 1, query=value) + " " + " ".join(names) + "\n"
 
 
-def _question(rng: Random, lines: int, *, letters: int) -> tuple[str, list[str], str]:
+def _question(rng: Random, lines: int, *, letters: int, cut: int = 0) -> tuple[str, list[str], str]:
     names = _names(rng, letters)
     value = str(rng.randrange(10_000, 99_999))
     chain = [f"VAR {names[0]} = {value}"]
     chain += [f"VAR {new} = VAR {old} " for old, new in pairwise(names)]
-    return _TEMPLATE.format(context=_hidden(rng, chain, lines), query=value), names, value
+    context = _hidden(rng, chain, lines) + ("\n" + NOISE[:cut].rstrip() if cut else "")
+    return _TEMPLATE.format(context=context, query=value), names, value
 
 
 def _names(rng: Random, letters: int) -> list[str]:
