@@ -1,9 +1,11 @@
-"""Decode speed of the whole engine on an 8 B model, against its roofline, its own 16-bit cache, and Transformers.
+"""Decode speed of the whole engine on an 8 B model, against its roofline, its own 16-bit cache, and
+Transformers.
 
     python -m benchmarks.decode [--small] [--no-peer] [--out FILE]
 
-Random weights and cache contents (speed does not depend on them; agreement with the reference is checked first).
-The roofline is (bytes of weights + bytes of cache read) / measured read bandwidth. The last line is JSON.
+Random weights and cache contents (speed does not depend on them; agreement with the reference is checked
+first). The roofline is (bytes of weights + bytes of cache read) / measured read bandwidth. The last line is
+JSON.
 """
 
 from __future__ import annotations
@@ -108,18 +110,26 @@ def transformers_ms(module: torch.nn.Module, length: int, vocab: int) -> dict[st
         stopping_criteria=StoppingCriteriaList([times]),
     )  # fmt: skip
     gaps = [b - a for a, b in zip(times.at, times.at[1:], strict=False)]
-    return {"context": length, "ms": statistics.median(gaps[-25:]) * 1e3, "all_s": time.perf_counter() - began}
+    return {
+        "context": length,
+        "ms": statistics.median(gaps[-25:]) * 1e3,
+        "all_s": time.perf_counter() - began,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="a small model, to try the script")
     parser.add_argument("--no-peer", action="store_true", help="leave Transformers out")
     parser.add_argument("--no-compile", action="store_true", help="graphs alone")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_grad_enabled(False)
-    sizes, lengths, many = (SMALL, (1024, 4096), (4, 1024)) if options.small else (EIGHT_B, (4096, 131072), (16, 32768))
+    sizes, lengths, many = (
+        (SMALL, (1024, 4096), (4, 1024)) if options.small else (EIGHT_B, (4096, 131072), (16, 32768))
+    )
     result: dict[str, object] = where() | {"command": "python -m benchmarks.decode", "rows": []}
     rows: list[dict[str, object]] = result["rows"]  # type: ignore[assignment]
 
@@ -136,20 +146,35 @@ def main() -> None:
     loaded = as_loaded(module)
     note(name="weights", bytes=weights)
     for pair in ("turbo4", "plain"):
-        engine = make(loaded, pair, "12GB" if pair == "turbo4" else "24GB", lengths[1] + 1024, compile=not options.no_compile)
+        engine = make(
+            loaded,
+            pair,
+            "12GB" if pair == "turbo4" else "24GB",
+            lengths[1] + 1024,
+            compile=not options.no_compile,
+        )
         assert not isinstance(engine._core.backend, TorchBackend), engine.stats().backend
         for length in lengths if pair == "turbo4" else lengths[:1]:
             began = time.perf_counter()
             row = measure(engine, 1, length)
             roof = (weights + row["kv_bytes"]) / bandwidth * 1e3
-            note(name="batch 1", pair=pair, **row, roofline_ms=roof, of_roofline=roof / row["ms"], took_s=time.perf_counter() - began)
+            note(
+                name="batch 1",
+                pair=pair,
+                **row,
+                roofline_ms=roof,
+                of_roofline=roof / row["ms"],
+                took_s=time.perf_counter() - began,
+            )
         note(name="capture", pair=pair, seconds=engine._core.graphs.capture_s)
         engine.close()
         del engine
         gc.collect()
         torch.cuda.empty_cache()
     for pair in ("turbo4", "plain"):
-        engine = make(loaded, pair, "30GB" if pair == "turbo4" else "90GB", many[1] + 1024, max_sequences=many[0])
+        engine = make(
+            loaded, pair, "30GB" if pair == "turbo4" else "90GB", many[1] + 1024, max_sequences=many[0]
+        )
         note(name="batch", pair=pair, **measure(engine, *many))
         engine.close()
         del engine
@@ -157,7 +182,9 @@ def main() -> None:
         torch.cuda.empty_cache()
     if not options.no_peer:
         for length in lengths:
-            note(name="transformers static cache", **transformers_ms(module, length - 64, sizes["vocab_size"]))
+            note(
+                name="transformers static cache", **transformers_ms(module, length - 64, sizes["vocab_size"])
+            )
     print(json.dumps(result))
 
 

@@ -1,4 +1,5 @@
-"""Models of known shapes with random weights, and caches as if long prompts had been prefilled: for speed only."""
+"""Models of known shapes with random weights, and caches as if long prompts had been prefilled: for speed
+only."""
 
 from __future__ import annotations
 
@@ -27,11 +28,18 @@ EIGHT_B = {
     "tie_word_embeddings": False,
 }
 """The shape of Qwen3-8B."""
-SMALL = EIGHT_B | {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8}
+SMALL = EIGHT_B | {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+}
 SMALL |= {"num_key_value_heads": 2, "vocab_size": 1024}
 
 
-def random_model(sizes: dict[str, int], device: str, dtype: torch.dtype, attention: str = "eager") -> torch.nn.Module:
+def random_model(
+    sizes: dict[str, int], device: str, dtype: torch.dtype, attention: str = "eager"
+) -> torch.nn.Module:
     """A Qwen3 of these sizes with random weights."""
     torch.manual_seed(0)
     config = Qwen3Config(**sizes)
@@ -42,7 +50,9 @@ def random_model(sizes: dict[str, int], device: str, dtype: torch.dtype, attenti
 
 def as_loaded(module: torch.nn.Module) -> LoadedModel:
     """The module as `load_model` would return it, with a tokenizer that nobody uses."""
-    return LoadedModel(module, Tokenizer(byte_tokenizer()), shape_of(module.config), "random", "random", "random")
+    return LoadedModel(
+        module, Tokenizer(byte_tokenizer()), shape_of(module.config), "random", "random", "random"
+    )
 
 
 def fill(pool: GroupPool) -> None:

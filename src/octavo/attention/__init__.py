@@ -1,1 +1,2 @@
-"""From a flat batch of tokens to attention over pages: plan what to read, choose who reads it, hook into the model."""
+"""From a flat batch of tokens to attention over pages: plan what to read, choose who reads it, hook into the
+model."""

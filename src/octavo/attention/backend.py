@@ -54,7 +54,8 @@ class Backend(ABC):
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """q [T, H, D] of the step's tokens, whose k, v [T, G, D] are in their plain slots already → [T, H, D]."""
+        """q [T, H, D] of the step's tokens, whose k, v [T, G, D] are in their plain slots already → [T, H,
+        D]."""
 
 
 class TorchBackend(Backend):

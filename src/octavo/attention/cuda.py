@@ -1,9 +1,9 @@
 """Attention over pages with the GPU kernels.
 
-Tokens that decode (and short stretches, such as drafts) go through the decode kernel, which reads each shared page once
-for all rows that see it. A prefill chunk is wide enough to keep the tensor cores busy by itself: its past is unpacked
-into a bounded scratch, a stretch of pages at a time, and read by PyTorch's fused attention; its own tokens it sees as
-they are. Parts are merged by their log-sum-exp.
+Tokens that decode (and short stretches, such as drafts) go through the decode kernel, which reads each shared
+page once for all rows that see it. A prefill chunk is wide enough to keep the tensor cores busy by itself:
+its past is unpacked into a bounded scratch, a stretch of pages at a time, and read by PyTorch's fused
+attention; its own tokens it sees as they are. Parts are merged by their log-sum-exp.
 """
 
 from __future__ import annotations
@@ -133,6 +133,6 @@ def layer_pool(pages: LayerPages) -> LayerPool:
 
 
 def kept(name: str, packed: torch.Tensor, plain: torch.Tensor) -> str:
-    """The format the kernel must read: "plain" where nothing is packed or the bytes are the model's own dtype."""
+    """The format the kernel must read: "plain" if nothing is packed or it is the model's own dtype."""
     own = {torch.float16: "f16", torch.bfloat16: "bf16"}[plain.dtype]
     return "plain" if name == own or not len(packed) else name

@@ -20,8 +20,8 @@ def choose_backend(
 ) -> Backend:
     """The fastest backend that can serve this model and recipe on `device`.
 
-    On a GPU that the kernels cannot serve, the reference attention runs there and says why; with `strict` that is
-    an error instead.
+    On a GPU that the kernels cannot serve, the reference attention runs there and says why; with `strict`
+    that is an error instead.
     """
     if device.type == "cpu":
         return TorchBackend(device, "reference attention in PyTorch: the device is a CPU")

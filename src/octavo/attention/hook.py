@@ -25,8 +25,8 @@ HANDLES: WeakValueDictionary[int, Attention] = WeakValueDictionary()
 class Attention:
     """Rotates, appends and attends: one call per layer and step.
 
-    With `round_trip` every key and value of the step is first encoded and decoded, so that even a row's own page is
-    read as if packed (for evaluation: comparable with engines that quantise token by token).
+    With `round_trip` every key and value of the step is first encoded and decoded, so that even a row's own
+    page is read as if packed (for evaluation: comparable with engines that quantise token by token).
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class Attention:
 
 
 class Reading:
-    """What travels to the attention function through the model's keyword arguments: a step's plans by group."""
+    """What travels to the attention function through the model's keyword arguments: a step's plans by
+    group."""
 
     def __init__(self, attention: Attention, plans: list[StepPlan], segments: list[list[Segment]]):
         self.attention = attention
@@ -114,7 +115,8 @@ def octavo_attention(
     batch: Reading | int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Transformers' signature: [1, heads, T, D] in, [1, T, H, D] out. Causality and windows come from the plan."""
+    """Transformers' signature: [1, heads, T, D] in, [1, T, H, D] out. Causality and windows come from the
+    plan."""
     if batch is None:
         raise OctavoError(
             "this model was given to an Octavo engine and runs only inside it; load it again to use it alone"

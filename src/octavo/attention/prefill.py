@@ -1,4 +1,5 @@
-"""A prefill chunk's attention on the GPU: past pages in stretches through a bounded scratch, its own tokens exactly.
+"""A prefill chunk's attention on the GPU: past pages in stretches through a bounded scratch, its own tokens
+exactly.
 
 The parts' outputs are merged by log-sum-exp: out = Σ outᵢ · exp(lseᵢ − lse), lse = log Σ exp(lseᵢ).
 """

@@ -1,4 +1,5 @@
-"""A step's tokens, flattened: ids and positions [1, T], the rows whose logits are wanted, and the plans by group."""
+"""A step's tokens, flattened: ids and positions [1, T], the rows whose logits are wanted, and the plans by
+group."""
 
 from __future__ import annotations
 

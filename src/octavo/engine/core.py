@@ -82,7 +82,7 @@ class Core:
         return deltas
 
     def _run(self, grants: list[Grant], *, only_decode: bool) -> torch.Tensor:
-        """Logits of the sequences that take a token this step; decode replays a graph where there can be one."""
+        """Logits of the sequences that take a token this step; decode replays a graph if there can be one."""
         logits = self.graphs.run(grants) if self.graphs and only_decode else None
         if logits is None:
             logits = self.runner.logits(

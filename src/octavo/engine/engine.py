@@ -110,7 +110,8 @@ class Engine:
         return MappingProxyType({n: d for n, d in list(self._core.documents.items()) if d.ready})
 
     def document(self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False) -> Document:
-        """Prefill `text` once and hold it under `name`; requests are forked from it without computing it again."""
+        """Prefill `text` once and hold it under `name`; requests are forked from it without computing it
+        again."""
         document = self.begin_document(text, name=name, raw=raw)
         while not document.ready:
             if document.error is not None:
@@ -155,7 +156,8 @@ class Engine:
                 raise UnknownDocument(f"document {document.name!r} was released before")
             if document.users:
                 raise DocumentInUse(
-                    f"document {document.name!r} is read by {document.users} requests; wait for them or abort them"
+                    f"document {document.name!r} is read by {document.users} requests; "
+                    "wait for them or abort them"
                 )
             del self._core.documents[document.name]
             if document.ready:
@@ -243,7 +245,8 @@ class Engine:
         document: Document | str | None = None,
         raw: bool = False,
     ) -> list[Completion]:
-        """Complete a batch of prompts (or one); the result is in their order. A failed request raises its error."""
+        """Complete a batch of prompts (or one); the result is in their order. A failed request raises its
+        error."""
         batch = as_batch(prompts)
         rules = list(sampling) if isinstance(sampling, Sequence) else [sampling] * len(batch)
         if len(rules) != len(batch):
@@ -266,8 +269,9 @@ class Engine:
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Teacher forcing: (start, final hidden states [n, hidden]) chunk by chunk, on private pages.
 
-        Tokens of one chunk see each other exactly; pages are packed as they are when serving. Rows before `wanted`
-        need not come: then pages are shared, and what the pool already has of them is not computed again.
+        Tokens of one chunk see each other exactly; pages are packed as they are when serving. Rows before
+        `wanted` need not come: then pages are shared, and what the pool already has of them is not computed
+        again.
         """
         if not len(tokens):
             raise InvalidRequest("there are no tokens to score")

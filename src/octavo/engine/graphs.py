@@ -1,14 +1,15 @@
 """Decode steps as CUDA graphs, one for each batch size of a short list.
 
-A graph reads everything that changes from fixed addresses: token ids and positions, where their keys and values go, and
-the plans of who reads which pages. A step fills those, replays, and finds its logits in a fixed place. Rows beyond the
-batch write to a page that nobody reads.
+A graph reads everything that changes from fixed addresses: token ids and positions, where their keys and
+values go, and the plans of who reads which pages. A step fills those, replays, and finds its logits in a
+fixed place. Rows beyond the batch write to a page that nobody reads.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from typing import Any
 
 import torch
 
@@ -37,7 +38,8 @@ class DecodeGraphs:
         self.capture_s = 0.0
 
     def run(self, grants: list[Grant]) -> torch.Tensor | None:
-        """Logits [B, V] of a step in which every grant decodes one token; None if the batch is larger than any graph."""
+        """Logits [B, V] of a step in which every grant decodes one token; None if the batch is larger than
+        any graph."""
         if len(grants) > SIZES[-1]:
             return None
         size = SIZES[bisect_left(SIZES, len(grants))]
@@ -51,7 +53,7 @@ class DecodeGraphs:
 class DecodeGraph:
     """One batch size: its fixed buffers and the graph that reads them."""
 
-    def __init__(self, owner: DecodeGraphs, size: int, pool: tuple[int, int]):
+    def __init__(self, owner: DecodeGraphs, size: int, pool: Any):
         self.owner, self.size = owner, size
         device, groups = owner.runner.device, owner.shape.groups
         rows = 2 + 2 * len(groups)
@@ -72,8 +74,8 @@ class DecodeGraph:
         self.graph = torch.cuda.CUDAGraph()
         self._capture(pool)
 
-    def _capture(self, pool: tuple[int, int]) -> None:
-        stream = torch.cuda.Stream()
+    def _capture(self, pool: Any) -> None:
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):

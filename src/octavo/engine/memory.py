@@ -26,7 +26,7 @@ GPU_SHARE = 0.85
 def default_budget(device: torch.device) -> tuple[int, str]:
     """Bytes for the pool when nobody said, and the reason."""
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
+        free, _ = torch.cuda.mem_get_info(device)
         return int(
             free * GPU_SHARE
         ), f"{GPU_SHARE:.0%} of the {free:,} bytes free on {device} after the weights"

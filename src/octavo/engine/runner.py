@@ -23,7 +23,7 @@ class Runner:
     def __init__(self, loaded: LoadedModel, attention: Attention, *, compile: bool = False):
         install(loaded.module)
         self.compiled = torch.compile(loaded.module) if compile else None
-        self.module = loaded.module
+        self.module: Any = loaded.module
         self.attention = attention
         self.device = next(loaded.module.parameters()).device
         self._head_checked = False
@@ -51,14 +51,10 @@ class Runner:
     @torch.inference_mode()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [n, hidden] → logits [n, V] float32, with the model's own scaling and capping."""
-        config = self.module.config.get_text_config()
-        weight = self.module.get_output_embeddings().weight
-        logits = self.module.get_output_embeddings()(hidden.to(weight.device, weight.dtype)).float()
-        logits = (
-            logits
-            / (getattr(config, "logits_scaling", None) or 1.0)
-            * (getattr(config, "logit_scale", None) or 1.0)
-        )
+        config, head = self.module.config.get_text_config(), self.module.get_output_embeddings()
+        logits: torch.Tensor = head(hidden.to(head.weight.device, head.weight.dtype)).float()
+        logits = logits / (getattr(config, "logits_scaling", None) or 1.0)
+        logits = logits * (getattr(config, "logit_scale", None) or 1.0)
         cap = getattr(config, "final_logit_softcapping", None)
         return cap * torch.tanh(logits / cap) if cap else logits
 
@@ -81,7 +77,7 @@ class Runner:
         if gap > 1e-2 * max(1.0, float(logits.abs().max())):
             kind = type(self.module).__name__
             raise UnsupportedModel(
-                f"{kind} does something to its logits after the output head that is not known here (they differ by "
-                f"{gap:.3g}); scoring this model needs that step added to Runner.head"
+                f"{kind} does something to its logits after the output head that is not known here "
+                f"(they differ by {gap:.3g}); scoring this model needs that step added to Runner.head"
             )
         self._head_checked = True

@@ -1,7 +1,8 @@
 """From logits to the next token of each sequence.
 
-Order, as in vLLM: penalties, logit bias, temperature, top-k, top-p, min-p. Randomness is Philox keyed by the request's
-seed and counted by the token's index, so a request draws the same numbers whatever shares its batch.
+Order, as in vLLM: penalties, logit bias, temperature, top-k, top-p, min-p. Randomness is Philox keyed by the
+request's seed and counted by the token's index, so a request draws the same numbers whatever shares its
+batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who runs how many tokens this step, and who must wait or give way. Integers only.
 
-A step serves, in this order: one token for every sequence that decodes; chunks of running prefills; new admissions.
-Prompts that begin alike and arrive together are computed once: the first to be admitted leads, and the others wait
-until its pages exist. A leader that goes away hands the lead to whoever comes next.
+A step serves, in this order: one token for every sequence that decodes; chunks of running prefills; new
+admissions. Prompts that begin alike and arrive together are computed once: the first to be admitted leads,
+and the others wait until its pages exist. A leader that goes away hands the lead to whoever comes next.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         if len(self.waiting) >= self.max_waiting:
             raise Overloaded(
-                f"{len(self.waiting)} requests wait and {len(self.running)} run; the queue takes {self.max_waiting}. "
+                f"{len(self.waiting)} requests wait and {len(self.running)} run; "
+                f"the queue takes {self.max_waiting}. "
                 "Try again later"
             )
         self.waiting.append(sequence)

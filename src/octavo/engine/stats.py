@@ -42,10 +42,9 @@ class Stats:
     """A snapshot.
 
     pages     per layer group and kind: live, cached, free, total slots
-    tokens    computed (prompt tokens run through the model), cached (prompt tokens read from shared pages), generated
-    cells     token slots held: now and at the peak, open pages included
-    bytes     of held pages now and at the peak, and the pool's budget
-    backend   what reads the pages, and why
+    tokens    computed (prompt tokens run through the model), cached (prompt tokens read from shared pages),
+    generated cells     token slots held: now and at the peak, open pages included bytes     of held pages now
+    and at the peak, and the pool's budget backend   what reads the pages, and why
     """
 
     model: str

@@ -8,7 +8,8 @@ __all__ = ["Output"]
 
 
 class Output:
-    """Feed tokens, take text that can never be taken back: what might begin a stop string is held until it is clear."""
+    """Feed tokens, take text that can never be taken back: what might begin a stop string is held until it is
+    clear."""
 
     def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...]):
         self._detokenizer = tokenizer.stream()

@@ -43,7 +43,8 @@ class Count:
 
 
 class Allocator:
-    """Hands out pages of one group and takes them back; evicts cached pages, oldest first, when none is free."""
+    """Hands out pages of one group and takes them back; evicts cached pages, oldest first, when none is
+    free."""
 
     def __init__(
         self, plain_slots: int, packed_slots: int, on_evict: Callable[[int], None] = lambda page: None
@@ -101,7 +102,8 @@ class Allocator:
             self._free(page)
 
     def seal(self, page: int) -> tuple[int, int]:
-        """(plain slot, packed slot): the page moves to a packed slot; its plain slot is free after the copy."""
+        """(plain slot, packed slot): the page moves to a packed slot; its plain slot is free after the
+        copy."""
         packed = self._take_slot("packed")
         plain = ~int(self.address[page])
         self.address[page] = packed

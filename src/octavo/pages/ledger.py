@@ -5,8 +5,8 @@ A sequence's pages, 64 tokens each, with `computed` tokens stored:
     |-- exact --|------- packed -------|-- young, plain --|-- open --|
     0          exact_pages             sealed             computed // 64
 
-Every complete page has a key and can be shared; only the open page is private. In a sliding group pages that every
-future query is too far from are given back (`GONE` in the table) and stay findable until evicted.
+Every complete page has a key and can be shared; only the open page is private. In a sliding group pages that
+every future query is too far from are given back (`GONE` in the table) and stay findable until evicted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Holding:
 
 @dataclass
 class GroupLedger:
-    """One layer group's pages. `window` in tokens, None for full attention; `packs` if pages are ever sealed."""
+    """One layer group's pages. `window` in tokens, None for full attention; `packs` if pages are ever
+    sealed."""
 
     allocator: Allocator
     index: PrefixIndex
@@ -103,7 +104,8 @@ class Ledger:
         return found
 
     def adopt(self, holding: Holding, keys: Sequence[Key], tokens: Sequence[int], pages: int) -> None:
-        """Add references to the first `pages` pages of `tokens` (as far as `match` found them) beyond those held."""
+        """Add references to the first `pages` pages of `tokens` (as far as `match` found them) beyond those
+        held."""
         for group, table in zip(self.groups, holding.tables, strict=True):
             start = group.first_needed(pages * PAGE)
             for p in range(len(table), pages):
@@ -227,6 +229,7 @@ class Ledger:
             if n > free:
                 total = group.allocator.totals["plain"]
                 raise PoolFull(
-                    f"{n} plain pages needed, {free} of {total} free; release a document, send fewer requests at once, "
+                    f"{n} plain pages needed, {free} of {total} free; "
+                    "release a document, send fewer requests at once, "
                     "or raise --memory"
                 )

@@ -1,14 +1,15 @@
 """Which rows of a step read which pages, for one layer group.
 
-A step holds segments, one per sequence: n new tokens after `computed` stored ones. What a segment attends to is split
+A step holds segments, one per sequence: n new tokens after `computed` stored ones. What a segment attends to
+is split
 
     complete pages, shared          → one `Item` for all sequences that hold the same run of pages: read once
     complete pages, private         → one `Item` of its own
     its few private plain pages,
     its open page, its new tokens   → its `Tail`, with a causal mask
 
-so that a document is read once per step however many agents hang on it. Complete pages lie wholly in the past of every
-row and need no mask, except under a sliding window.
+so that a document is read once per step however many agents hang on it. Complete pages lie wholly in the past
+of every row and need no mask, except under a sliding window.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Item:
 class Tail:
     """B segments of n tokens each, P plain pages each (padded).
 
-    rows [B · n]; slots [B · P]; hidden [B, n, P · 64] marks what a row must not see, unseen [B, P · 64] what none of a
-    segment's rows sees: such slots may hold anything.
+    rows [B · n]; slots [B · P]; hidden [B, n, P · 64] marks what a row must not see, unseen [B, P · 64] what
+    none of a segment's rows sees: such slots may hold anything.
     """
 
     rows: torch.Tensor
@@ -198,5 +199,5 @@ def make_tail(members: list[Segment], private: list[Ints], window: int | None, d
     )
 
 
-def to(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
+def to(array: npt.ArrayLike, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)

@@ -1,8 +1,8 @@
 """Finding pages by the tokens they hold.
 
-The key of page p is a hash of the key of page p − 1 and the page's 64 tokens; the chain starts from what the model
-and the recipe are, so pages of different formats never meet. A hit compares parent key and tokens as well: by
-induction over the chain, a page is only ever shared between equal token sequences.
+The key of page p is a hash of the key of page p − 1 and the page's 64 tokens; the chain starts from what the
+model and the recipe are, so pages of different formats never meet. A hit compares parent key and tokens as
+well: by induction over the chain, a page is only ever shared between equal token sequences.
 """
 
 from __future__ import annotations

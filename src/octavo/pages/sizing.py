@@ -1,8 +1,8 @@
 """How many pages of each kind a memory budget buys, and the reasons in words.
 
-Per layer group and sequence, plain pages are needed for the sequence's first `exact_pages`, the young pages, the
-open page and the chunk being prefilled; everything older is packed. Groups that are never packed hold only plain pages:
-a sliding group those of its window, a full group all.
+Per layer group and sequence, plain pages are needed for the sequence's first `exact_pages`, the young pages,
+the open page and the chunk being prefilled; everything older is packed. Groups that are never packed hold
+only plain pages: a sliding group those of its window, a full group all.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def size_pool(
     scratch = ceil_pages(chunk) + 1
 
     def fixed(need: GroupNeed, n: int) -> int:
-        """Plain pages for n sequences in a group whose plain use is bounded; 0 where it grows with context."""
+        """Plain pages for n sequences in a group whose plain use is bounded; 0 where it grows with
+        context."""
         if need.window is not None and not need.packed_bytes:
             return n * (ceil_pages(need.window) + 2) + scratch
         return n * young + scratch if need.packed_bytes else 0
@@ -75,7 +76,8 @@ def size_pool(
     rest = (budget - spent) // per_page if growing else 0
     if (rest < 2 and growing) or budget < spent:
         raise PoolFull(
-            f"a pool of {budget:,} bytes cannot hold one sequence: {spent:,} bytes go to open and young pages and "
+            f"a pool of {budget:,} bytes cannot hold one sequence: "
+            f"{spent:,} bytes go to open and young pages and "
             f"{per_page:,} to each further page of {PAGE} tokens; raise --memory or lower --chunk"
         )
     return [describe(g, fixed(g, n), rest if g in growing else 0, n) for g in needs]
@@ -86,7 +88,10 @@ def describe(need: GroupNeed, plain: int, rest: int, sequences: int) -> GroupSiz
     plain += 0 if need.packed_bytes else rest
     used = plain * need.plain_bytes + packed * need.packed_bytes
     if packed:
-        reason = f"{plain} plain pages for {sequences} sequences' first, young and open pages and one chunk; the rest packed"
+        reason = (
+            f"{plain} plain pages for {sequences} sequences' first, young and open pages and one chunk; "
+            "the rest packed"
+        )
     elif need.window is not None:
         reason = f"never packed: the windows of {need.window} tokens of {sequences} sequences and one chunk"
     else:

@@ -72,7 +72,8 @@ class Store:
         return GroupNeed(self.group.name, self.plain_bytes, self.packed_bytes, self.group.window)
 
     def round_trip(self, x: torch.Tensor, side: Side) -> torch.Tensor:
-        """x [G, T, D] as it would come back from packed pages; T is cut into pages, the last one may be short."""
+        """x [G, T, D] as it would come back from packed pages; T is cut into pages, the last one may be
+        short."""
         g, t, d = x.shape
         pages = -(-t // PAGE)
         pad = pages * PAGE - t
@@ -120,7 +121,8 @@ class GroupPool:
     def append(
         self, layer: int, slots: torch.Tensor, offsets: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> None:
-        """Write this step's k, v [T, G, D] of group layer `layer` into plain slots [T] at token offsets [T]."""
+        """Write this step's k, v [T, G, D] of group layer `layer` into plain slots [T] at token offsets
+        [T]."""
         self.k_plain[layer][slots, :, offsets] = k
         self.v_plain[layer][slots, :, offsets] = v
 

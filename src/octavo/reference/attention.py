@@ -1,10 +1,10 @@
 """Attention of a step's rows over packed and plain pages, in bounded tiles, float32.
 
-Each tile yields a partial softmax (o, m, l): m the row's maximum score, l = Σ exp(score − m), o = Σ exp(score − m) · v.
-Partials are merged exactly: M = max m, L = Σ l·exp(m − M), O = Σ o·exp(m − M); the result is O / L.
+Each tile yields a partial softmax (o, m, l): m the row's maximum score, l = Σ exp(score − m), o = Σ exp(score
+− m) · v. Partials are merged exactly: M = max m, L = Σ l·exp(m − M), O = Σ o·exp(m − M); the result is O / L.
 
-Letters: T tokens, H query heads, G KV heads, R = H / G query heads of a KV head, D head dim, N keys of a tile,
-B segments of n tokens.
+Letters: T tokens, H query heads, G KV heads, R = H / G query heads of a KV head, D head dim, N keys of a
+tile, B segments of n tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def attend(
 ) -> torch.Tensor:
     """q [T, H, D] of this step, whose keys are already in their plain slots → [T, H, D] float32.
 
-    `scale` multiplies scores; `softcap` c maps them to c·tanh(s / c); `sinks` [H] join each row's denominator.
+    `scale` multiplies scores; `softcap` c maps them to c·tanh(s / c); `sinks` [H] join each row's
+    denominator.
     """
     t, h, d = q.shape
     g = pages.k_plain.shape[1]
@@ -151,7 +152,8 @@ def softmax_part(
     hidden: torch.Tensor | None,
     softcap: float | None,
 ) -> Partial:
-    """q [B, G, n·R, D] (scaled), k and v [B, G, N, D], hidden broadcasting to [B, G, n, R, N] → [B, G, n·R, ...]."""
+    """q [B, G, n·R, D] (scaled), k and v [B, G, N, D], hidden broadcasting to [B, G, n, R, N] → [B, G, n·R,
+    ...]."""
     scores = q @ k.transpose(2, 3)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
