@@ -43,13 +43,15 @@ def test_ctrl_c_aborts_all(model: str) -> None:
     with Engine(model) as engine:
         with pytest.raises(KeyboardInterrupt):
             answer_all(engine, PROMPTS, SAMPLING, on_step=press)
+        assert engine.stats().tokens["generated"] <= len(PROMPTS)
         assert engine.idle and held(engine) == 0 and engine.stats().requests["aborted"] == 2
 
 
 def test_ctrl_c_aborts_a_stream(model: str) -> None:
     with Engine(model) as engine:
         with pytest.raises(KeyboardInterrupt):
-            for _ in stream(engine, "Hello", SAMPLING, Answer("1")):
+            for n, _ in enumerate(stream(engine, "Hello", SAMPLING, Answer("1"))):
+                assert n == 0, "went on after Ctrl-C"
                 press()
         assert engine.idle and held(engine) == 0 and engine.stats().requests["aborted"] == 1
 

@@ -37,7 +37,7 @@ def test_starting_does_not_import_torch() -> None:
         (["run", "m", "--contxt", "5"], "'--context'"),
         (["run", "m", "-p", "x", "-ctk", "q8"], "unknown format 'q8'; did you mean 'q8_0'?"),
         (["run", "m", "-p", "x", "--max-tokens", "many"], "'many' is not a valid integer"),
-        (["run", "m", "-p", "x", "--max-tokens", "0"], "max_tokens is 0; it must be at least 1"),
+        (["run", "m", "-p", "x", "--max-tokens", "0"], "max_tokens is 0; it must be"),
         (["run", "m", "-p", "x", "--recent", "-1"], "recent is -1"),
         (["run", "m", "-p", "x", "--dtype", "int8"], "float32"),
         (["run", "smollm2-135", "-p", "x"], "did you mean 'smollm2-135m'?"),
@@ -52,7 +52,7 @@ def test_wrong_input_is_one_line_and_status_2(octavo: Octavo, arguments: list[st
 
 
 @pytest.mark.parametrize(
-    "error", [PoolFull("no page; 3 of 3 held"), OctavoError("odd"), ZeroDivisionError("oh")]
+    "error", [PoolFull("no page; 3 of 3 held"), OctavoError("one\n  line"), ZeroDivisionError("oh")]
 )
 def test_failed_work_is_status_1(octavo: Octavo, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(document: object) -> None:
@@ -60,7 +60,8 @@ def test_failed_work_is_status_1(octavo: Octavo, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(formats, "emit", fail)
     failed = octavo("formats", "--json")
-    assert failed.status == 1 and str(error) in failed.err and "Traceback" not in failed.err
+    assert failed.status == 1 and failed.err.count("\n") == 1
+    assert " ".join(str(error).split()) in failed.err
     assert "Traceback" in octavo("--debug", "formats", "--json").err
 
 

@@ -172,7 +172,7 @@ def show(cast: Cast, found: dict[str, Any]) -> None:
     speed = found["tokens_per_s"]
     click.echo(
         f"\n{found['document_tokens']:,} tokens of document in {found['pages_shared']:,} shared pages, "
-        f"{found['pages_private']:,} private pages for {found['agents']} agents\n"
+        f"{found['pages_private']:,} open and private pages for {found['agents']} agents\n"
         f"{speed['prefill']:,.0f} tokens/s reading, {speed['decode']:,.1f} tokens/s writing; "
         f"pages {found['recipe']}, read by {found['backend']['name']}"
     )
