@@ -73,9 +73,8 @@ def to_page(segments: Tensor, head_dim: int, side: Side) -> Tensor:
         return segments.view(n, PAGE, head_dim)
     words = segments.view(torch.int64)  # eight neighbours move as one
     if side == "k":
-        return (
-            words.view(n, PAGE, 4, -1).transpose(2, 3).contiguous().view(torch.int8).view(n, PAGE, head_dim)
-        )
+        rows = words.view(n, PAGE, 4, -1).transpose(2, 3).contiguous()
+        return rows.view(torch.int8).view(n, PAGE, head_dim)
     runs = words.view(n, head_dim // 4, 4, 4, 2).transpose(2, 3).contiguous()
     return runs.view(torch.int8).view(n, head_dim, PAGE).transpose(1, 2).contiguous()
 
