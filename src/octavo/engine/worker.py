@@ -1,7 +1,7 @@
 """AsyncEngine: the engine on a thread of its own, for servers.
 
-All calls into the engine happen on that thread, between steps, in the order they were made. Deltas travel back to the
-caller's event loop; nobody's wait holds up the batch.
+All calls into the engine happen on that thread, between steps, in the order they were made. Deltas travel
+back to the caller's event loop; nobody's wait holds up the batch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from octavo.engine.documents import Document
@@ -58,7 +59,8 @@ class AsyncEngine:
         document: Document | str | None = None,
         raw: bool = False,
     ) -> AsyncGenerator[Delta, None]:
-        """Deltas of one request; leaving or cancelling the iteration aborts it and frees its pages at once."""
+        """Deltas of one request; leaving or cancelling the iteration aborts it and frees its pages at
+        once."""
         reader = Reader(asyncio.get_running_loop())
 
         def submit() -> int:
