@@ -23,7 +23,7 @@ from octavo.errors import DocumentInUse, EngineStopped, UnknownDocument
 __all__ = ["AsyncEngine"]
 
 T = TypeVar("T")
-Command = Callable[[], None]
+Command = Callable[[], object]
 
 
 class Reader:
@@ -158,7 +158,7 @@ class AsyncEngine:
                 if not future.cancelled():
                     future.set_result(result)
                 elif undo is not None:
-                    self._send(lambda: undo(result) and None)
+                    self._send(lambda: undo(result))
 
             post(loop, settle)
 
