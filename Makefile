@@ -23,7 +23,7 @@ lock = $(shell cat $(1) | cksum | cut -d' ' -f1)
 RUN := $(VENV)/.installed-$(call lock,requirements.txt pyproject.toml)
 DEV := $(VENV)/.installed-dev-$(call lock,requirements.txt requirements-dev.txt pyproject.toml)
 
-.PHONY: demo test lint format docs venv clean
+.PHONY: demo test lint style types docs venv clean
 
 demo: $(RUN)
 	@$(BIN)/octavo bench fanout smollm2-135m --document examples/handbook.txt --questions examples/agents.toml
@@ -31,14 +31,13 @@ demo: $(RUN)
 test: $(DEV)
 	@$(BIN)/python -m pytest
 
-lint: $(DEV)
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check src/octavo/cli tests/cli
-	@$(BIN)/mypy
+lint: style types
 
-format: $(DEV)
-	@$(BIN)/ruff check --fix src/octavo/cli tests/cli
-	@$(BIN)/ruff format src/octavo/cli tests/cli
+style: $(DEV)
+	@$(BIN)/ruff check .
+
+types: $(DEV)
+	@$(BIN)/mypy
 
 docs: $(DEV)
 	@$(BIN)/python -m octavo.cli.reference docs/cli.md
