@@ -47,14 +47,16 @@ def running(
     with bind("127.0.0.1", 0) as listener:
         app = create_app(engine, worker or engine, api_key=api_key)
         server = Server(app, grace_s=grace_s, ready=ready.set)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         address = url("127.0.0.1", listener)
         thread.start()
         assert ready.wait(10)
-        with httpx.Client(base_url=address, timeout=10) as http:
-            yield Served(engine, address, server, http)
-        server.should_exit = True
-        thread.join(20)
+        try:
+            with httpx.Client(base_url=address, timeout=10) as http:
+                yield Served(engine, address, server, http)
+        finally:
+            server.should_exit = True
+            thread.join(20)
         assert not thread.is_alive()
 
 

@@ -102,6 +102,14 @@ def test_event_stream_format(served: Served) -> None:
     assert response.headers["cache-control"] == "no-store" and "content-length" not in response.headers
     assert response.text.endswith("data: [DONE]\n\n")
     assert all(block.startswith("data: ") for block in response.text.split("\n\n") if block)
+    assert '"usage"' not in response.text
+
+
+def test_every_event_has_usage_when_it_is_asked_for(served: Served) -> None:
+    response = served.chat(stream=True, stream_options={"include_usage": True})
+    *chunks, last, done = [block.removeprefix("data: ") for block in response.text.split("\n\n") if block]
+    assert chunks and all('"usage": null' in chunk for chunk in chunks)
+    assert json.loads(last)["usage"]["prompt_tokens"] == 8 and done == "[DONE]"
 
 
 def test_many_clients_at_once(served: Served) -> None:

@@ -69,7 +69,12 @@ class AsyncEngine(Protocol):
     """The engine behind its worker thread; every call may come from the event loop."""
 
     def stream(
-        self, prompt: Prompt, sampling: Sampling | None = ..., *, document: str | None = None, raw: bool = False
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = ...,
+        *,
+        document: str | None = None,
+        raw: bool = False,
     ) -> AsyncGenerator[Delta, None]: ...
     async def document(
         self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
@@ -54,9 +53,8 @@ class EventStream(Response):
 
     async def _send_chunks(self, send: Send) -> None:
         await send_data(send, json.dumps(self.first, ensure_ascii=False))
-        async with aclosing(self.chunks) as chunks:
-            async for chunk in chunks:
-                await send_data(send, json.dumps(chunk, ensure_ascii=False))
+        async for chunk in self.chunks:
+            await send_data(send, json.dumps(chunk, ensure_ascii=False))
 
 
 async def send_data(send: Send, data: str) -> None:
