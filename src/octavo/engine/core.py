@@ -61,6 +61,7 @@ class Core:
         self.documents: dict[str, Document] = {}
         self.clock = Clock()
         self.ids = count(1)
+        self._out: list[Delta] = []  # not handed over yet: a step that breaks must not lose them
 
     @property
     def idle(self) -> bool:
@@ -70,16 +71,17 @@ class Core:
         """Run one batch; returns what it added to each request, failures included."""
         began = time.perf_counter()
         step = self.scheduler.schedule()
-        deltas = [d for sequence, error in step.failed for d in self._fail(sequence, error)]
+        for sequence, error in step.failed:
+            self._fail(sequence, error)
         if not step.grants:
-            return deltas
+            return self._hand_over()
         decode = sum(g.sequence.decoding for g in step.grants)
         prefill = sum(g.n for g in step.grants if not g.sequence.decoding)
         self.memory.copy(step.copies)
         logits = self._run(step.grants, only_decode=not prefill)
-        deltas += self._settle(step.grants, logits)
+        self._settle(step.grants, logits)
         self.clock.record(prefill, decode, len(logits), time.perf_counter() - began)
-        return deltas
+        return self._hand_over()
 
     def _run(self, grants: list[Grant], *, only_decode: bool) -> torch.Tensor:
         """Logits of the sequences that take a token this step; decode replays a graph if there can be one."""
@@ -108,19 +110,22 @@ class Core:
 
     def stop_all(self, error: OctavoError) -> list[Delta]:
         """The engine cannot go on: every request hears why."""
-        deltas = []
         for request in list(self.requests.values()):
             self._end(request)
             self.clock.failed += 1
-            deltas.append(request.fail("error", error))
+            self._out.append(request.fail("error", error))
         for document in list(self.documents.values()):
             if not document.ready:
                 self._drop_document(document, error)
+        return self._hand_over()
+
+    def _hand_over(self) -> list[Delta]:
+        deltas, self._out = self._out, []
         return deltas
 
     # settling
 
-    def _settle(self, grants: list[Grant], logits: torch.Tensor) -> list[Delta]:
+    def _settle(self, grants: list[Grant], logits: torch.Tensor) -> None:
         """Account for the step's tokens, take the sampled ones, and pack what has grown old."""
         for grant in grants:
             grant.sequence.computed += grant.n
@@ -130,17 +135,15 @@ class Core:
         self.memory.seal(moves)
         self.clock.peak_cells = max(self.clock.peak_cells, self.memory.cells)
         self.clock.peak_bytes = max(self.clock.peak_bytes, self.memory.live_bytes)
-        deltas = []
         for sequence, choice in zip(sampled, choices, strict=True):
             request = self.requests[sequence.id]
-            deltas.append(request.accept(choice, self.loaded.tokenizer))
-            if deltas[-1].finish:
+            self._out.append(request.accept(choice, self.loaded.tokenizer))
+            if self._out[-1].finish:
                 self._end(request)
                 self.clock.finished += 1
         for grant in grants:
             if grant.sequence.done:
                 self._document_ready(grant.sequence)
-        return deltas
 
     def _settle_pages(self, sequence: Sequence) -> list[Move]:
         moves = self.memory.ledger.settle(sequence.holding, sequence.tokens, sequence.computed)
@@ -154,14 +157,14 @@ class Core:
         if request.document is not None:
             request.document.users -= 1
 
-    def _fail(self, sequence: Sequence, error: OctavoError) -> list[Delta]:
+    def _fail(self, sequence: Sequence, error: OctavoError) -> None:
         if sequence.pinned:
             self._drop_document(self._document_of(sequence), error)
-            return []
+            return
         request = self.requests[sequence.id]
         self._end(request)
         self.clock.failed += 1
-        return [request.fail("error", error)]
+        self._out.append(request.fail("error", error))
 
     def _document_of(self, sequence: Sequence) -> Document:
         return next(d for d in self.documents.values() if d.sequence is sequence)

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from octavo.engine.sequence import Sequence
 from octavo.errors import OctavoError
+from octavo.pages.ledger import Holding
 
 __all__ = ["Document"]
 
@@ -26,6 +27,7 @@ class Document:
     raw: bool
     sequence: Sequence
     _release: Callable[[Document], None]
+    _bytes: Callable[[Holding], int]
     created: float = field(default_factory=time.time)
     users: int = 0
     ready: bool = False
@@ -40,6 +42,11 @@ class Document:
     def pages(self) -> int:
         """Pages it holds in the first layer group, its open page included."""
         return sum(page >= 0 for page in self.sequence.holding.tables[0])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all pages it holds, those it shares with others included."""
+        return self._bytes(self.sequence.holding)
 
     def release(self) -> None:
         """Let its pages go; they stay findable by content until the pool needs their room."""

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import RLock
 from types import MappingProxyType, TracebackType
 from typing import cast
 
@@ -16,8 +15,9 @@ import torch
 from octavo.attention.dispatch import choose_backend
 from octavo.engine.core import Core
 from octavo.engine.documents import Document
+from octavo.engine.lock import Lock
 from octavo.engine.memory import Memory
-from octavo.engine.prompts import check_ids, is_tokens, prompt_tokens
+from octavo.engine.prompts import check_ids, is_list, is_tokens, prompt_tokens
 from octavo.engine.request import Request, collect
 from octavo.engine.requests import Completion, Delta, Prompt, Sampling
 from octavo.engine.scoring import score
@@ -97,7 +97,7 @@ class Engine:
             chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting, all_quantised=all_quantised,
             compile=compile,
         )  # fmt: skip
-        self._lock = RLock()
+        self._lock = Lock()
         self._unread: list[Delta] = []
         self._inboxes: dict[int, deque[Delta]] = {}
         self._closed: EngineStopped | None = None
@@ -113,10 +113,14 @@ class Engine:
         """Prefill `text` once and hold it under `name`; requests are forked from it without computing it
         again."""
         document = self.begin_document(text, name=name, raw=raw)
-        while not document.ready:
-            if document.error is not None:
-                raise document.error
-            self.advance()
+        try:
+            while not document.ready:
+                if document.error is not None:
+                    raise document.error
+                self.advance()
+        except KeyboardInterrupt:
+            document.release()
+            raise
         return document
 
     def begin_document(
@@ -145,7 +149,7 @@ class Engine:
                 )
             sequence = self._sequence(tokens, [], Sampling(), None)
             sequence.pinned = True
-            document = Document(name, raw, sequence, self._release)
+            document = Document(name, raw, sequence, self._release, self._core.memory.bytes_of)
             self._core.scheduler.add(sequence)
             taken[name] = document
             return document
@@ -164,6 +168,7 @@ class Engine:
                 self._core.memory.ledger.release(document.sequence.holding)
             else:
                 self._core.scheduler.remove(document.sequence)
+                document.error = UnknownDocument(f"document {document.name!r} was released before it was ready")
 
     # requests
 
@@ -273,8 +278,11 @@ class Engine:
         `wanted` need not come: then pages are shared, and what the pool already has of them is not computed
         again.
         """
+        self._check_open()
         if not len(tokens):
             raise InvalidRequest("there are no tokens to score")
+        if chunk < 1:
+            raise InvalidRequest(f"chunk is {chunk}; it must be at least 1")
         self._check_length(len(tokens), "text")
         if not 0 <= wanted < len(tokens):
             raise InvalidRequest(
@@ -364,9 +372,11 @@ class Engine:
             raise self._closed
 
     def _abandon(self, request: int) -> None:
-        with self._lock:
+        def abandon() -> None:
             del self._inboxes[request]
             self._core.abort(request)
+
+        self._lock.alone(abandon)
 
     def advance(self) -> None:
         """Run one batch; its deltas wait for `unread` or for their streams."""
@@ -396,7 +406,7 @@ def usable_context(trained: int, asked: int | None) -> int:
 
 def as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A list of prompts, from one or several."""
-    if isinstance(prompts, str) or not len(prompts):
+    if not is_list(prompts) or not len(prompts):
         return [cast(Prompt, prompts)]
     single = all(isinstance(p, int | Mapping) for p in prompts)
     return [cast(Prompt, prompts)] if single else list(cast("Sequence[Prompt]", prompts))

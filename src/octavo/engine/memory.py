@@ -12,7 +12,7 @@ from octavo.attention.backend import Backend
 from octavo.errors import InvalidRequest
 from octavo.formats.base import PAGE
 from octavo.model.shape import ModelShape
-from octavo.pages.ledger import Ledger, Move
+from octavo.pages.ledger import GONE, Holding, Ledger, Move
 from octavo.pages.sizing import GroupSize, parse_bytes, size_pool
 from octavo.pages.store import GroupPool, Store
 from octavo.recipe import Recipe
@@ -113,6 +113,16 @@ class Memory:
         for group, store in zip(self.ledger.groups, self.stores, strict=True):
             total += group.allocator.count("plain").live * store.plain_bytes
             total += group.allocator.count("packed").live * store.packed_bytes
+        return total
+
+    def bytes_of(self, holding: Holding) -> int:
+        """Bytes of the pages in one sequence's tables."""
+        total = 0
+        for group, store, table in zip(self.ledger.groups, self.stores, holding.tables, strict=True):
+            for page in table:
+                if page != GONE:
+                    packed = group.allocator.kind(page) == "packed"
+                    total += store.packed_bytes if packed else store.plain_bytes
         return total
 
     @property

@@ -165,6 +165,7 @@ class Scheduler:
             step.copies += copies
             self.waiting.remove(sequence)
             self.running.append(sequence)
+            self._count_hits(sequence)
             self._lead(sequence)
             step.grants.append(Grant(sequence, n))
             budget -= n
@@ -203,11 +204,14 @@ class Scheduler:
         elif hits:
             self.ledger.adopt(sequence.holding, sequence.keys, sequence.tokens, hits)
             sequence.computed = hits * PAGE
-        if sequence.computed:
-            self.hits += 1
-        if not sequence.generated:
-            sequence.cached = sequence.computed
         return copies
+
+    def _count_hits(self, sequence: Sequence) -> None:
+        """At its first admission only: what a preempted sequence finds again was its own work."""
+        if not sequence.entered:
+            sequence.entered = True
+            sequence.cached = sequence.computed
+            self.hits += sequence.computed > 0
 
     def _lead(self, sequence: Sequence) -> None:
         sequence.led = sequence.computed // PAGE

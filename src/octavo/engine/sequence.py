@@ -31,6 +31,7 @@ class Sequence:
     base: Sequence | None = None
     computed: int = 0
     cached: int = 0
+    entered: bool = False
     pinned: bool = False
     keys: list[Key] = field(default_factory=list)
     led: int = 0

@@ -18,10 +18,10 @@ __all__ = ["GroupNeed", "GroupSize", "parse_bytes", "size_pool"]
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def parse_bytes(text: int | str) -> int:
+def parse_bytes(text: float | str) -> int:
     """Bytes from 123, "800MB", "4G" or "1.5GiB" (powers of 1024)."""
-    if isinstance(text, int):
-        return text
+    if isinstance(text, int | float):
+        return int(text)
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     if not match:
         raise InvalidRequest(f"memory is {text!r}; write bytes or a number with K, M, G or T, such as 4GB")
