@@ -179,10 +179,8 @@ class AsyncEngine:
         while self._obey():
             if not self.engine.idle:
                 self._step()
-            self._tell_documents()
         self.engine.close()
         self._route()
-        self._tell_documents()
         with self._gate:
             self._over = True
         while not self._commands.empty():  # late callers hear EngineStopped from the engine itself
@@ -212,6 +210,7 @@ class AsyncEngine:
             reader = self._readers.get(delta.request)
             if reader is not None:
                 reader.put(delta)
+        self._tell_documents()
         self._stats = self.engine.stats()
 
     def _tell_documents(self) -> None:
