@@ -74,6 +74,16 @@ def test_agents_from_a_file_answer_and_are_checked(
     assert "[expected: never said by a random model]" in ran.out
 
 
+def test_agents_may_use_the_chat_template(octavo: Octavo, model: str, document: str, tmp_path: Path) -> None:
+    path = agents_file(tmp_path, "[[agent]]\nname = 'a'\nquestion = 'Why?'\n")
+    fanout = octavo(
+        "bench", "fanout", model, "--document", document, "--questions", path, "-n", "3", "--json"
+    )
+    run = octavo("run", model, "--document", document, "-p", "\n\nWhy?", "-n", "3", "--json")
+    (ours,), (theirs,) = fanout.json["answers"], run.json["answers"]
+    assert (ours["text"], ours["prompt_tokens"]) == (theirs["text"], theirs["prompt_tokens"])
+
+
 @pytest.mark.parametrize(
     ("text", "fact"),
     [

@@ -42,6 +42,12 @@ def test_several_prompts_are_printed_in_their_order(octavo: Octavo, model: str) 
     assert ran.out.index("[1] One?") < ran.out.index("[2] Two?")
 
 
+def test_several_raw_prompts_continue_the_text(octavo: Octavo, model: str, document: str) -> None:
+    ran = octavo("run", model, "--raw", "-p", "One", "-p", "Two", "--document", document, "-n", "2", "--json")
+    lengths = [answer["prompt_tokens"] for answer in ran.json["answers"]]
+    assert lengths == [len(TEXT) + 3] * 2  # no template: a byte a token
+
+
 def test_raw_continues_the_text(octavo: Octavo, model: str) -> None:
     chat, raw = (
         octavo("run", model, "-p", "Hello", "-n", "2", "--json", *more).json for more in ((), ("--raw",))
