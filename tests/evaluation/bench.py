@@ -19,7 +19,6 @@ from octavo.model.load import LoadedModel
 from octavo.recipe import Recipe
 from tests.tiny import tiny_loaded
 
-
 SEED, SHARP = 2, 2.0
 
 
@@ -31,7 +30,7 @@ def loaded(sharpness: float = SHARP) -> LoadedModel:
     """
     model = tiny_loaded("llama", SEED)
     with torch.no_grad():
-        model.module.get_output_embeddings().weight.mul_(sharpness)  # type: ignore[operator,union-attr]
+        model.module.get_output_embeddings().weight.mul_(sharpness)  # type: ignore[operator]
     return replace(model, identity=f"{model.identity}*{sharpness}")
 
 

@@ -132,13 +132,17 @@ class Scripted:
 
 def items(count: int) -> list[Item]:
     return [
-        Item(f"t/{n}", Question(1), lambda text: float("right" in text), {"tokens": 100 + n}) for n in range(count)
+        Item(f"t/{n}", Question(1), lambda t: float("right" in t), {"tokens": 100 + n}) for n in range(count)
     ]
 
 
 def test_only_answers_are_scored(tmp_path: Path) -> None:
     script = Scripted(
-        Answer.of("right"), Answer.of(" \n"), Answer.failed("x"), Answer.failed("y", "timeout"), Answer.of("no")
+        Answer.of("right"),
+        Answer.of(" \n"),
+        Answer.failed("x"),
+        Answer.failed("y", "timeout"),
+        Answer.of("no"),
     )
     scored = answer_all(script, items(5), SampleLog(tmp_path / "log", {}), lambda done, total: None)
     assert [s.score for s in scored] == [1.0, None, None, None, 0.0]

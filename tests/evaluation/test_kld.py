@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def test_rows_carry_size_and_shares(tmp_path: Path) -> None:
 def test_broken_scales_are_invalid_and_nothing_is_tabulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"all_quantised": True, "chunk": 64, "noise_chunk": 128}
+    settings: dict[str, Any] = {"all_quantised": True, "chunk": 64, "noise_chunk": 128}
     assert kld_run(tmp_path / "sound", **settings).run(windows()).validity.valid
     decode = PageCodec.decode
     monkeypatch.setattr(PageCodec, "decode", lambda *a, **k: decode(*a, **k) * 1.2)

@@ -70,7 +70,9 @@ def test_a_kld_report_has_rows_floor_and_control(tmp_path: Path) -> None:
 
 
 def document(target: str, values: list[float], **setup: Any) -> dict[str, Any]:
-    measure = Measure("niah 1024", target, "score (%)", tuple(values), tuple(f"s{n}" for n in range(len(values))))
+    measure = Measure(
+        "niah 1024", target, "score (%)", tuple(values), tuple(f"s{n}" for n in range(len(values)))
+    )
     return Report("ruler", "t", {**SETUP, **setup}, {}, measures=[measure]).as_dict()
 
 
@@ -89,7 +91,9 @@ def test_differences_are_told_from_noise() -> None:
 
 def test_low_is_better_for_damage() -> None:
     def kld(values: list[float]) -> dict[str, Any]:
-        measure = Measure("ctx", "q4_0:q4_0", "KLD", tuple(values), tuple(map(str, range(len(values)))), "low")
+        measure = Measure(
+            "ctx", "q4_0:q4_0", "KLD", tuple(values), tuple(map(str, range(len(values)))), "low"
+        )
         return Report("kld", "t", SETUP, {}, measures=[measure]).as_dict()
 
     [found], _ = compare_reports(kld([0.1, 0.11, 0.12] * 5), kld([0.05, 0.06, 0.07] * 5))

@@ -1,14 +1,15 @@
 """RULER prompts against the published definitions (github.com/NVIDIA/RULER, scripts/data/synthetic), by hand.
 
-Published generators draw all samples from one random stream; here each sample has its own, so the drawn words
-differ and the wording is what these tests pin. Two differences of other harnesses are pinned as published: vt's
-prefix says "assigned", and vt's noise lines are joined by newlines.
+Published generators draw all samples from one random stream; here each sample has its own, so the drawn
+words differ and the wording is what these tests pin. Two differences of other harnesses are pinned as
+published: vt's prefix says "assigned", and vt's noise lines are joined by newlines.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -100,10 +101,11 @@ def test_vt_is_the_published_prompt() -> None:
     names, value = draft.references, re.findall(r"assigned the value (\d{5}) in", asked)[0]
     lines = asked.split("\n\n", 1)[1].split("\nQuestion: ")[0].split("\n")
     chain = [f"VAR {names[0]} = {value}"]
-    chain += [f"VAR {new} = VAR {old} " for old, new in zip(names, names[1:], strict=False)]
+    chain += [f"VAR {new} = VAR {old} " for old, new in pairwise(names)]
     assert [line for line in lines if line != NOISE] == chain
     assert lines.count(NOISE) == 6 and all(re.fullmatch("[A-Z]{5}", name) for name in names)
-    assert asked.startswith(" and track the chain(s) of variable assignment hidden in the following text.\n\n")
+    head = " and track the chain(s) of variable assignment hidden in the following text.\n\n"
+    assert asked.startswith(head)
     assert asked.endswith(
         f"\nQuestion: Find all variables that are assigned the value {value} in the text above."
     )

@@ -1,4 +1,4 @@
-"""A tokenizer without a vocabulary file, the same on every machine: pieces of words, pairs of digits, signs."""
+"""A tokenizer without a vocabulary file, the same on every machine: pieces of words."""
 
 from __future__ import annotations
 

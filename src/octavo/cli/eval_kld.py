@@ -66,8 +66,8 @@ def command(
 ) -> None:
     """Teacher-force a text and compare every next-token distribution with that of plain pages.
 
-    A validity control (q8_0) and the noise floor (plain pages, another chunk size) always run. If the model and
-    the text cannot judge formats, the result is INVALID: nothing is tabulated and the exit status is 1.
+    A validity control (q8_0) and the noise floor (plain pages, another chunk size) always run. If the model
+    and the text cannot judge formats, the result is INVALID: nothing is tabulated and the exit status is 1.
     """
     if base and len(ctx) > 1:
         raise click.UsageError("--base holds one window length; give one --ctx")

@@ -31,7 +31,7 @@ __all__ = [
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Numbers(click.ParamType):
+class Numbers(click.ParamType[Any]):
     """Whole numbers with commas between."""
 
     name = "numbers"

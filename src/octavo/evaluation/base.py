@@ -55,8 +55,9 @@ def open_base(path: Path, identity: Mapping[str, str]) -> Base:
         file = safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:
         raise InvalidFile(f"{path} cannot be read as a base file: {error}{_HINT}") from error
-    check_belongs(path, file.metadata() or {}, identity)
-    return Base(path, file)
+    base = Base(path, file)
+    check_belongs(path, base.file.metadata() or {}, identity)
+    return base
 
 
 def check_belongs(path: Path, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,7 @@ def _jsonl(path: Path) -> Iterator[dict[str, Any]]:
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     if find_spec("pyarrow") is None:
         raise InvalidRequest("reading parquet needs pyarrow; pip install pyarrow, or give the rows as .jsonl")
-    from pyarrow import parquet
-
+    parquet: Any = import_module("pyarrow.parquet")  # optional, and without types
     for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
         yield from batch.to_pylist()
 

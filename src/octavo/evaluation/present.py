@@ -11,7 +11,15 @@ from octavo.evaluation.measures import Measure
 from octavo.evaluation.plots import Plot, Point
 from octavo.evaluation.report import Cell, Report, Table
 
-__all__ = ["compare_report", "equivalence_report", "ladder_report", "mrcr_report", "ruler_report", "table_of"]
+__all__ = [
+    "compare_report",
+    "equivalence_report",
+    "harness_report",
+    "ladder_report",
+    "mrcr_report",
+    "ruler_report",
+    "table_of",
+]
 
 Row = Mapping[str, Any]
 
@@ -157,6 +165,26 @@ def ladder_report(rows: Sequence[Row], setup: dict[str, Any], *, invalid: Sequen
         tables=[table_of("Contexts and formats", rows, shown)],
         plots=[plot],
         notes=["Speeds are medians of the engine's own clocks; recipes alternate within each context."],
+    )
+
+
+def harness_report(rows: Sequence[Row], measures: Sequence[Measure], setup: dict[str, Any]) -> Report:
+    """lm-evaluation-harness: one row for each task, metric and recipe."""
+    columns = {
+        "task": "task",
+        "target": "KV",
+        "metric": "metric",
+        "filter": "filter",
+        "value": "value",
+        "stderr": "± stderr",
+    }
+    return Report(
+        kind="lm-eval",
+        title=f"lm-evaluation-harness: {setup['model_name']}",
+        setup=setup,
+        results={"rows": list(rows)},
+        tables=[table_of("Results", rows, columns)],
+        measures=measures,
     )
 
 

@@ -39,6 +39,10 @@ class Bench:
             all_quantised=self.all_quantised,
         )
 
+    def serving(self, recipe: Recipe, *, sequences: int, context: int | None = None) -> Engine:
+        """An engine with whatever memory is free, for prompts whose lengths are not known."""
+        return Engine(self.loaded, recipe, max_sequences=sequences, context=context)
+
     @property
     def device(self) -> torch.device:
         device: torch.device = next(self.loaded.module.parameters()).device

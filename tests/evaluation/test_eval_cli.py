@@ -1,0 +1,157 @@
+"""`octavo eval …` on a tiny model: options, documents, exit statuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.cli import main
+from octavo.evaluation import setup
+from tests.evaluation.bench import loaded, said
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(autouse=True)
+def tiny_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """MODEL is the tiny one, whatever it is called; reports go to a scratch folder."""
+
+    def load(model: str, **options: Any) -> Any:
+        return replace(loaded(), name=model)
+
+    monkeypatch.setattr(setup, "load_model", load)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """What the model itself said; its tokens are bytes, of which only some are text."""
+    path = tmp_path / "text.txt"
+    path.write_text("".join(chr(65 + n % 26) for n in said() * 2))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
+    status = main(["eval", *arguments])
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    document = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+    return status, document, told.out + told.err
+
+
+def test_kld(capsys: pytest.CaptureFixture[str], text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.evaluation.validity.MAX_PPL", 1e9)  # the tiny model speaks no alphabet
+    monkeypatch.setattr("octavo.evaluation.validity.MIN_CONTROL_TOP1", 0.9)
+    arguments = ["kld", "tiny", "--text", str(text), "--ctx", "128,192", "--tokens", "256", "--recent", "0"]
+    status, found, _ = run(capsys, *arguments, "--formats", "q4_0,q8_0:q4_0", "--rotate", "off", "--json")
+    assert status == 0 and found["valid"]
+    assert [(row["ctx"], row["k"], row["v"]) for row in found["rows"]] == [
+        (128, "q4_0", "q4_0"),
+        (128, "q8_0", "q4_0"),
+        (192, "q4_0", "q4_0"),
+        (192, "q8_0", "q4_0"),
+    ]
+    report = json.loads(Path("reports/kld-tiny/report.json").read_text())
+    assert report["setup"]["recipe"]["rotate"] is False and report["setup"]["recipe"]["recent"] == 0
+    assert {"version", "commit", "device", "model", "text", "dtype"} <= report["setup"].keys()
+    assert Path("reports/kld-tiny/index.html").exists() and Path("reports/kld-tiny/kld-192.png").exists()
+
+
+def test_an_invalid_run_leaves_with_1_and_no_rows(capsys: pytest.CaptureFixture[str], text: Path) -> None:
+    status, found, _ = run(capsys, "kld", "tiny", "--text", str(text), "--ctx", "128", "--json")
+    assert status == 1 and found["valid"] is False and "rows" not in found
+    assert "perplexity" in " ".join(found["invalid"]) or "control" in " ".join(found["invalid"])
+    status, _, printed = run(capsys, "kld", "tiny", "--text", str(text), "--ctx", "128")
+    assert status == 1 and "INVALID: ctx 128" in printed and "mean KLD" not in printed
+
+
+def test_ruler_and_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    common = [
+        "ruler",
+        "tiny",
+        "--tasks",
+        "niah_single_1",
+        "--lengths",
+        "1200",
+        "--samples",
+        "2",
+        "--batch",
+        "2",
+    ]
+    status, found, _ = run(capsys, *common, "--formats", "plain", "--out", "a", "--json")
+    assert status == 0
+    [row] = found["rows"]
+    assert row["n"] == row["scored"] + row["empty"] == 2 and row["target"] == "plain:plain"
+    assert 0.98 * 1200 <= row["tokens"][0] <= row["tokens"][1] <= 1200
+    samples = [json.loads(line) for line in Path("a/samples-plain-plain.jsonl").read_text().splitlines()[1:]]
+    assert [s["key"] for s in samples] == ["niah_single_1/1200/0", "niah_single_1/1200/1"]
+    assert all("references" in s["keep"] for s in samples)
+    if row["scored"]:
+        assert main(["eval", "compare", "a", "a", "--out", "c"]) == 0
+        assert "no difference shown" in capsys.readouterr().out
+
+
+def test_equivalence(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["equivalence", "tiny", "--lengths", "1200", "--samples", "2", "--max-tokens", "4"]
+    status, found, _ = run(capsys, *arguments, "--formats", "plain,q4_0", "--json")
+    assert status == 0
+    plain, q4 = found["rows"]
+    assert plain["mean_tv"] == 0 and q4["mean_tv"] > 0 and q4["positions"] <= 8
+
+
+def test_ladder(capsys: pytest.CaptureFixture[str], text: Path) -> None:
+    arguments = ["ladder", "tiny", "--text", str(text), "--contexts", "96,160", "--kld-tokens", "0"]
+    status, found, _ = run(
+        capsys, *arguments, "--repeats", "1", "--max-tokens", "4", "--formats", "q8_0", "--json"
+    )
+    assert status == 0 and [(row["ctx"], row["k"]) for row in found["rows"]] == [
+        (96, "plain"),
+        (96, "q8_0"),
+        (160, "plain"),
+        (160, "q8_0"),
+    ]
+    assert all(row["decode_tokens_per_s"] > 0 and row["kv_bytes"] > 0 for row in found["rows"])
+    assert found["rows"][0]["decode_ratio"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said_so"),
+    [
+        (["kld", "tiny", "--text", "text.txt", "--formats", "q9_0"], "did you mean"),
+        (["kld", "tiny", "--text", "text.txt", "--ctx", "0"], "below 1"),
+        (["kld", "tiny", "--text", "text.txt", "--ctx", "1,x"], "whole numbers"),
+        (["kld", "tiny", "--text", "text.txt", "--ctx", "9000"], "one window takes"),
+        (["kld", "tiny", "--text", "text.txt", "--ctx", "64,128", "--base", "b"], "one --ctx"),
+        (["kld", "tiny", "--text", "nothing.txt"], "does not exist"),
+        (["ruler", "tiny", "--tasks", "qa_1"], "--squad"),
+        (["ruler", "tiny", "--tasks", "niah_single_2"], "--essay"),
+        (["ruler", "tiny", "--tasks", "needle"], "unknown RULER task"),
+        (["ruler", "tiny", "--lengths", "64"], "too short"),
+        (["compare", "text.txt", "text.txt"], "cannot be read as a report"),
+        (["klt", "tiny"], "did you mean 'kld'"),
+    ],
+)
+def test_wrong_input_is_told_with_status_2(
+    capsys: pytest.CaptureFixture[str], text: Path, arguments: list[str], said_so: str
+) -> None:
+    status, _, printed = run(capsys, *arguments)
+    assert status == 2 and said_so in printed
+
+
+def test_a_server_is_measured_with_the_same_prompts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.evaluation.test_answers import server
+
+    monkeypatch.setattr(setup, "load_tokenizer", lambda model: loaded().tokenizer)
+    with server() as (url, handler):
+        arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--lengths", "1200", "--samples", "2"]
+        status, found, _ = run(capsys, *arguments, "--url", url, "--url-model", "peer", "--json")
+    [row] = found["rows"]
+    assert status == 0 and row["target"] == "peer" and row["scored"] == 2 and row["score"] == 0.0
+    assert len(handler.seen) == 2 and isinstance(handler.seen[0]["prompt"], list)
+    assert len(handler.seen[0]["prompt"]) + 128 <= 1200
