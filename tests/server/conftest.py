@@ -71,17 +71,22 @@ def served(server: Served) -> Iterator[Served]:
     """The shared server; afterwards it must still answer, with nothing left running."""
     server.engine.__init__()
     yield server
-    server.engine.refuse = server.engine.crash = server.engine.hang_at = None
-    server.engine.step_s = 0
+    server.engine.refuse = server.engine.crash = server.engine.hang_at = server.engine.abort_at = None
+    server.engine.step_s, server.server.service.stopped = 0, None
     assert server.chat().status_code == 200
     assert server.engine.running == {}
 
 
-@pytest.fixture
-def client(served: Served) -> Iterator[openai.OpenAI]:
-    """The openai package's client, as it comes."""
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=10) as client:
+@pytest.fixture(scope="package")
+def openai_client(server: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=10) as client:
         yield client
+
+
+@pytest.fixture
+def client(served: Served, openai_client: openai.OpenAI) -> openai.OpenAI:
+    """The openai package's client, as it comes."""
+    return openai_client
 
 
 @pytest.fixture

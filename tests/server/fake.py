@@ -51,6 +51,10 @@ class Document:
     def pages(self) -> int:
         return -(-self.tokens // PAGE)
 
+    @property
+    def bytes(self) -> int:
+        return self.tokens * 100
+
 
 class Stats:
     def __init__(self, values: dict[str, Any]) -> None:
@@ -72,6 +76,7 @@ class FakeEngine:
     crash: tuple[int, Exception] | None = None
     crash_in_delta: bool = False
     hang_at: int | None = None
+    abort_at: int | None = None
 
     def __post_init__(self) -> None:
         self.tokenizer, self.recipe = Tokenizer(), Recipe()
@@ -115,6 +120,9 @@ class FakeEngine:
             for n, (piece, finish) in enumerate(self._pieces(tokens, sampling)):
                 await self._step(n)
                 usage = Usage(len(tokens) + cached, cached, n + 1)
+                if n == self.abort_at:
+                    yield Delta(request, "", (), usage, finish="abort")
+                    return
                 if self.crash and n == self.crash[0]:
                     if self.crash_in_delta:
                         yield Delta(request, "", (), usage, finish="error", error=self.crash[1])

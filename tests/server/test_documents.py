@@ -16,11 +16,12 @@ def test_life_of_a_document(served: Served) -> None:
     assert created.status_code == 201 and created.headers["location"] == "/v1/documents/book"
     shown = served.http.get("/v1/documents/book").json()
     assert created.json() == shown
-    assert {key: shown[key] for key in ("id", "object", "tokens", "pages", "users", "raw")} == {
+    assert {key: shown[key] for key in ("id", "object", "tokens", "pages", "bytes", "users", "raw")} == {
         "id": "book",
         "object": "document",
         "tokens": 130,
         "pages": 3,
+        "bytes": 13000,
         "users": 0,
         "raw": False,
     }

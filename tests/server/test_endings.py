@@ -96,6 +96,13 @@ def test_error_in_mid_answer_is_a_reply(served: Served, in_delta: bool) -> None:
     assert response.headers["retry-after"] == "5"
 
 
+def test_an_abort_nobody_asked_for_is_told(served: Served) -> None:
+    served.engine.abort_at = 2
+    assert error(served.chat(), 503, None, "aborted this request")["code"] == "aborted"
+    assert '"code": "aborted"' in served.chat(stream=True).text
+    assert served.http.get("/health").status_code == 200
+
+
 def test_event_stream_format(served: Served) -> None:
     response = served.chat(stream=True, max_tokens=1)
     assert response.headers["content-type"].startswith("text/event-stream")

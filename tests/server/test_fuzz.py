@@ -58,7 +58,7 @@ def check(served: Served, path: str, body: Any) -> None:
     ("path", "strategy"), [("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)]
 )
 def test_any_field_values(served: Served, path: str, strategy: st.SearchStrategy[Any]) -> None:
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(strategy)
     def run(body: Any) -> None:
         check(served, path, body)
@@ -68,7 +68,7 @@ def test_any_field_values(served: Served, path: str, strategy: st.SearchStrategy
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/documents"])
 def test_any_json(served: Served, path: str) -> None:
-    @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(VALUES)
     def run(body: Any) -> None:
         check(served, path, body)

@@ -10,7 +10,7 @@ from tests.server.fake import FakeEngine
 
 
 def test_a_prompt_counts_once_however_many_samples_read_it() -> None:
-    """Two prompts, two samples each: what one sample computed is not cached, though its sibling found it so."""
+    """Two prompts, two samples each: what one sample computed is not cached, though its sibling found it."""
     engine = FakeEngine()
     service: Service = create_app(engine, engine).state.service
     samples = [Sample(prompt, Sampling()) for prompt in ("a", "a", "b", "b")]

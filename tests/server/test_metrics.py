@@ -10,6 +10,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from octavo.errors import EngineStopped
 from tests.server.conftest import Served
 from tests.server.fake import FakeEngine
 from tests.server.test_bad_input import error
@@ -62,6 +63,14 @@ def test_latencies_and_statuses(serving: Serving) -> None:
 def test_health(served: Served) -> None:
     health = served.http.get("/health").json()
     assert (health["status"], health["model"], health["requests"]["running"]) == ("ok", "org/fake", 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_health_after_the_engine_broke(serving: Serving, stream: bool) -> None:
+    """The request that met the breakage hears of it; from then on so does whoever watches the server."""
+    with serving(FakeEngine(crash=(2, EngineStopped("the engine stopped: no memory")))) as served:
+        assert "no memory" in served.chat(stream=stream).text
+        error(served.http.get("/health"), 503, None, "the engine stopped: no memory")
 
 
 def test_api_key(serving: Serving) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from octavo.errors import OctavoError
 from octavo.server.body import read
 from octavo.server.ports import Document
 from octavo.server.race import race
@@ -17,7 +18,7 @@ __all__ = ["create_document", "delete_document", "list_documents", "show_documen
 
 
 def as_object(document: Document) -> dict[str, Any]:
-    """`tokens` and `pages` it pins, the pages of one layer group; `users` sequences that read it now."""
+    """`tokens` it has, `pages` of one layer group and `bytes` of all it pins; `users` read it now."""
     return {
         "id": document.name,
         "object": "document",
@@ -25,6 +26,7 @@ def as_object(document: Document) -> dict[str, Any]:
         "raw": document.raw,
         "tokens": document.tokens,
         "pages": document.pages,
+        "bytes": document.bytes,
         "users": document.users,
     }
 
@@ -35,7 +37,11 @@ async def create_document(request: Request) -> Response:
     if not isinstance(body.text, str):
         service.check_tokens(body.text, "text")
     work = service.worker.document(body.text, name=body.name, raw=bool(body.raw))
-    document = await race(work, request)
+    try:
+        document = await race(work, request)
+    except OctavoError as error:
+        service.note(error)
+        raise
     return JSONResponse(as_object(document), 201, headers={"Location": f"/v1/documents/{document.name}"})
 
 

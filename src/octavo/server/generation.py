@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from octavo.engine.requests import Delta, FinishReason, Prompt, Sampling, TokenLogprob, Usage
-from octavo.errors import EngineStopped
+from octavo.server.errors import ApiError
 from octavo.server.service import Service
 
 __all__ = ["Answer", "Generation", "Sample", "collect"]
@@ -73,6 +73,7 @@ class Generation:
                 queue.put_nowait((index, delta))
             queue.put_nowait((index, None))
         except Exception as error:
+            self.service.note(error)
             queue.put_nowait((index, error))
 
     async def _one(self, index: int) -> AsyncGenerator[Delta, None]:
@@ -91,7 +92,8 @@ class Generation:
                 yield delta
                 if delta.finish is not None:
                     return
-        raise EngineStopped("the engine ended this request before it was complete; send it again later")
+        message = "the engine aborted this request before it was complete; send it again later"
+        raise ApiError(503, message, code="aborted", type="server_error", headers={"Retry-After": "1"})
 
     def _count(self, index: int, delta: Delta, last: float) -> float:
         """Notes usage and latencies; returns the time of the newest token, in seconds."""

@@ -39,8 +39,10 @@ async def show_model(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """200 while requests are taken; 503 once the server drains or the engine has stopped."""
+    """200 while requests are taken; 503 once the server drains, or when the engine has stopped."""
     service = service_of(request)
+    if service.stopped:
+        raise service.stopped
     requests = (await run_in_threadpool(service.worker.stats)).as_dict()["requests"]
     state = "draining" if service.draining else "ok"
     body = {"status": state, "model": service.model, "requests": requests}

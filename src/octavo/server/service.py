@@ -10,7 +10,7 @@ from functools import cached_property
 
 from starlette.requests import Request
 
-from octavo.errors import unknown
+from octavo.errors import EngineStopped, unknown
 from octavo.server.errors import ApiError
 from octavo.server.metrics import Metrics
 from octavo.server.ports import AsyncEngine, Document, Engine
@@ -21,7 +21,12 @@ __all__ = ["Service", "service_of"]
 
 @dataclass
 class Service:
-    """One served engine. `draining`: no new work is taken; `halt`: work that still runs must end now."""
+    """One served engine.
+
+    draining  no new work is taken
+    halt      work that still runs must end now
+    stopped   why the engine has ended for good, once a request heard so
+    """
 
     engine: Engine
     worker: AsyncEngine
@@ -29,6 +34,7 @@ class Service:
     metrics: Metrics
     api_key: str | None = None
     draining: bool = False
+    stopped: EngineStopped | None = None
     halt: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -40,6 +46,11 @@ class Service:
         """OpenAI's system_fingerprint: the same model and cache formats give the same one."""
         facts = f"{self.engine.name} {self.engine.recipe.pair}"
         return "fp_" + hashlib.sha256(facts.encode()).hexdigest()[:10]
+
+    def note(self, error: Exception) -> None:
+        """Remembers the end of the engine, which /health then tells."""
+        if isinstance(error, EngineStopped):
+            self.stopped = error
 
     def check_model(self, name: str) -> None:
         """404 that names the served model, when `name` is another one."""
