@@ -9,7 +9,7 @@ from octavo.errors import InvalidRequest
 from octavo.evaluation.measures import Measure
 from octavo.evaluation.statistics import Interval, bootstrap_difference
 
-__all__ = ["Difference", "compare_reports"]
+__all__ = ["Difference", "compare_reports", "same_input"]
 
 Key = tuple[str, str, str]
 

@@ -14,7 +14,7 @@ from octavo.errors import InvalidFile
 from octavo.evaluation.measures import Measure
 from octavo.evaluation.plots import Plot, draw
 
-__all__ = ["Report", "Table", "load_report", "plain_data"]
+__all__ = ["Report", "Table", "load_report", "number", "plain_data"]
 
 Cell = str | int | float | None
 

@@ -38,7 +38,7 @@ class Plain(Format):
     def encode(self, x: Tensor, side: Side, layout: Layout, gain: str) -> Tensor:
         if not self.follows_model:
             limits = torch.finfo(self.dtype)
-            x = x.clamp(limits.min, limits.max)
+            x = x.float().clamp(limits.min, limits.max)  # a float16 cannot hold the limits of bfloat16
         return x.to(self.dtype).contiguous().flatten(1).view(torch.uint8)
 
     def decode(self, data: Tensor, head_dim: int, side: Side, layout: Layout, dtype: torch.dtype) -> Tensor:

@@ -15,7 +15,7 @@ from octavo.formats.base import PAGE, Format, Layout, Side
 from octavo.formats.gains import fit_gain, gain_span, load_gains, root_mean_square, store_gains
 from octavo.formats.pack import pack, read_values, unpack
 
-__all__ = ["LEVELS", "TURBO", "Spans", "Turbo", "Turbo8", "split_spans"]
+__all__ = ["LEVELS", "TURBO", "UNITS", "Spans", "Turbo", "Turbo8", "split_spans"]
 
 LEVELS: dict[int, tuple[int, ...]] = {
     2: (38, 127),

@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["closest_symbols", "ring_states"]
+__all__ = ["FINE", "closest_symbols", "ring_states"]
 
 STREAMS = 256
 """Streams a CPU walks at once: their path costs fit the second-level cache of a core."""

@@ -22,7 +22,7 @@ import torch
 
 from octavo.formats.base import PAGE
 
-__all__ = ["Item", "Plan", "Segment", "Tail", "make_plan"]
+__all__ = ["Item", "Plan", "Segment", "Tail", "make_plan", "sees"]
 
 Ints = npt.NDArray[np.int64]
 FEW = 4

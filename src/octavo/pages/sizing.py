@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from octavo.errors import InvalidRequest, PoolFull
 from octavo.formats.base import PAGE
 
-__all__ = ["GroupNeed", "GroupSize", "parse_bytes", "size_pool"]
+__all__ = ["GroupNeed", "GroupSize", "ceil_pages", "parse_bytes", "size_pool"]
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
