@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import subprocess
 from importlib import metadata
@@ -16,12 +17,20 @@ __all__ = ["commit", "environment", "file_sha256", "version"]
 
 
 def version() -> str:
-    """Octavo's version."""
-    return metadata.version("octavo")
+    """Octavo's version; "checkout" where it runs from files that were never installed."""
+    try:
+        return metadata.version("octavo")
+    except metadata.PackageNotFoundError:
+        return "checkout"
 
 
 def commit() -> str | None:
-    """The git commit of the checkout this runs from, "+" when files differ from it; None when installed."""
+    """The git commit of the checkout this runs from, "+" when files differ from it; None when installed.
+
+    OCTAVO_COMMIT says it where the tree has no history.
+    """
+    if told := os.environ.get("OCTAVO_COMMIT"):
+        return told
     here = Path(__file__).parent
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
