@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,7 +14,7 @@ from octavo.errors import OctavoError
 from octavo.formats.base import PAGE
 from octavo.model.shape import ModelShape
 from octavo.pages.plan import Segment
-from octavo.pages.store import GroupPool
+from octavo.pages.store import SIDES, GroupPool
 
 __all__ = ["NAME", "Attention", "Reading", "install"]
 
@@ -41,6 +42,8 @@ class Attention:
         self.pools = pools
         self.backend = backend
         self.reading: Reading | None = None
+        self.watch: Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None] | None = None
+        """Is shown layer, q [T, H, D], k and v [T, G, D] after RoPE, before anything else happens to them."""
         HANDLES[id(self)] = self
         self.round_trip = round_trip
         self.exact = exact_pages * PAGE
@@ -63,27 +66,32 @@ class Attention:
         """q [T, H, D], k and v [T, G, D] after RoPE → attention output [T, H, D]."""
         group, n = self.place[layer]
         pool, plan = self.pools[group], reading.plans[group]
-        turn_k, turn_v = pool.rotations["k"], pool.rotations["v"]
+        if self.watch is not None:
+            self.watch(layer, q, k, v)
+        turn_k, turn_v = pool.rotations["k"][n], pool.rotations["v"][n]
+        if (s := pool.scales[n]) is not None:
+            q, k = equalise(q, k, s)
         if turn_k is not None:
             q, k = rotate(q, turn_k), rotate(k, turn_k)
+        q, k = q.to(v.dtype), k.to(v.dtype)
         if turn_v is not None:
             v = rotate(v, turn_v)
         if self.round_trip and pool.store.packs:
-            k, v = self._round_trip(pool, reading.segments[group], k, v)
+            k, v = self._round_trip(pool, n, reading.segments[group], k, v)
         pool.append(n, plan.slots, plan.offsets, k, v)
         out = self.backend.attend(q, k, v, self.layers[layer], plan, scale, softcap, sinks).to(v.dtype)
         return out if turn_v is None else rotate(out, turn_v.T)
 
     def _round_trip(
-        self, pool: GroupPool, segments: list[Segment], k: torch.Tensor, v: torch.Tensor
+        self, pool: GroupPool, layer: int, segments: list[Segment], k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         k, v = k.clone(), v.clone()
         for s in segments:
             begin = s.start + min(s.n, max(0, self.exact - s.computed))
-            for x, side in ((k, "k"), (v, "v")):
+            for x, side in zip((k, v), SIDES, strict=True):
                 part = x[begin : s.start + s.n].transpose(0, 1)
                 if part.shape[1]:
-                    x[begin : s.start + s.n] = pool.store.round_trip(part, side).transpose(0, 1)  # type: ignore[arg-type]
+                    x[begin : s.start + s.n] = pool.store.round_trip(part, side, layer).transpose(0, 1)
         return k, v
 
 
@@ -95,6 +103,13 @@ class Reading:
         self.attention = attention
         self.plans = plans
         self.segments = segments
+
+
+def equalise(q: torch.Tensor, k: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """k [T, G, D] times and q [T, H, D] divided by scale [G, D], float32: scores stay what they were."""
+    t, h, d = q.shape
+    heads = q.float().reshape(t, len(scale), h // len(scale), d) / scale[:, None]
+    return heads.reshape(t, h, d), k.float() * scale
 
 
 def rotate(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ Letters: L layers of the group, G KV heads, D head dim.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +22,19 @@ from octavo.model.shape import LayerGroup
 from octavo.pages.sizing import GroupNeed
 from octavo.recipe import Recipe
 
-__all__ = ["GroupPool", "LayerPages", "Store"]
+__all__ = ["SIDES", "GroupPool", "LayerPages", "Sealer", "Store"]
+
+
+SIDES: tuple[Side, Side] = ("k", "v")
 
 
 class Store:
-    """How the keys and values of one layer group are kept: codecs and rotations, no memory."""
+    """How the keys and values of one layer group are kept: codecs, rotations and scales, no memory.
+
+    codecs, rotations   per side, one for each layer of the group in its order; layers of one format share
+                        one codec. Rotations are None where a layer's side is not rotated
+    scales              what keys are multiplied by and queries divided by [G, D], None where nothing is
+    """
 
     def __init__(
         self,
@@ -36,21 +45,28 @@ class Store:
         force: bool = False,
     ):
         quantises = group.window is None or recipe.sliding or force
+        formats = [recipe.formats(layer) for layer in group.layers]
         self.group = group
         self.dtype = dtype
-        self.packs = recipe.packs and quantises
-        self.codecs: dict[Side, PageCodec] = {}
-        self.rotations: dict[Side, torch.Tensor | None] = {"k": None, "v": None}
-        names: dict[Side, str] = {"k": recipe.k, "v": recipe.v}
+        self.packs = quantises and any(pair != ("plain", "plain") for pair in formats)
+        self.codecs: dict[Side, tuple[PageCodec, ...]] = {}
+        self.rotations: dict[Side, tuple[torch.Tensor | None, ...]] = {}
+        turn = rotation_matrix(group.head_dim) if self.packs and recipe.rotate else None
         gains: dict[Side, str] = {"k": recipe.k_gain, "v": recipe.v_gain}
-        for side in ("k", "v"):
-            form = get_format(names[side])
-            centred = side == "k" and recipe.centre and form.quantised
-            self.codecs[side] = PageCodec(
-                form, group.head_dim, side, layout=layout, gain=gains[side], centred=centred, dtype=dtype
-            )
-            if self.packs and form.quantised and recipe.rotate:
-                self.rotations[side] = rotation_matrix(group.head_dim)
+        for n, side in enumerate(SIDES):
+            made = {
+                name: PageCodec(
+                    get_format(name), group.head_dim, side, layout=layout, gain=gains[side],
+                    centred=side == "k" and recipe.centre and get_format(name).quantised, dtype=dtype,
+                )
+                for name in dict.fromkeys(pair[n] for pair in formats)
+            }  # fmt: skip
+            self.codecs[side] = tuple(made[pair[n]] for pair in formats)
+            self.rotations[side] = tuple(turn if c.format.quantised else None for c in self.codecs[side])
+        self.scales = tuple(
+            recipe.scales.of(layer) if recipe.scales and self.packs and codec.format.quantised else None
+            for layer, codec in zip(group.layers, self.codecs["k"], strict=True)
+        )
 
     @property
     def plain_bytes(self) -> int:
@@ -61,26 +77,35 @@ class Store:
     @property
     def packed_bytes(self) -> int:
         """Bytes of one packed page over all layers of the group; 0 if the group is never packed."""
-        if not self.packs:
-            return 0
-        return (
-            len(self.group.layers) * self.group.kv_heads * (self.codecs["k"].nbytes + self.codecs["v"].nbytes)
-        )
+        return sum(self.layer_bytes) if self.packs else 0
+
+    @property
+    def layer_bytes(self) -> list[int]:
+        """Bytes of one packed page in each layer of the group."""
+        pairs = zip(self.codecs["k"], self.codecs["v"], strict=True)
+        return [self.group.kv_heads * (k.nbytes + v.nbytes) for k, v in pairs]
+
+    def by_codec(self, side: Side) -> dict[PageCodec, list[int]]:
+        """Codec → the layers of the group, by their place in it, that it packs."""
+        found: dict[PageCodec, list[int]] = {}
+        for n, codec in enumerate(self.codecs[side]):
+            found.setdefault(codec, []).append(n)
+        return found
 
     @property
     def need(self) -> GroupNeed:
         return GroupNeed(self.group.name, self.plain_bytes, self.packed_bytes, self.group.window)
 
-    def round_trip(self, x: torch.Tensor, side: Side) -> torch.Tensor:
-        """x [G, T, D] as it would come back from packed pages; T is cut into pages, the last one may be
-        short."""
+    def round_trip(self, x: torch.Tensor, side: Side, layer: int) -> torch.Tensor:
+        """x [G, T, D] as it would come back from packed pages of the group's n-th layer; T is cut into
+        pages, the last one may be short."""
         g, t, d = x.shape
         pages = -(-t // PAGE)
         pad = pages * PAGE - t
         if pad:  # pad with the mean of the short page, which leaves its mean as it is
             tail = x[:, (pages - 1) * PAGE :].mean(1, keepdim=True)
             x = torch.cat([x, tail.expand(-1, pad, -1)], 1)
-        codec = self.codecs[side]
+        codec = self.codecs[side][layer]
         back = codec.decode(codec.encode(x.reshape(g * pages, PAGE, d)), x.dtype)
         return back.reshape(g, pages * PAGE, d)[:, :t]
 
@@ -98,12 +123,20 @@ class LayerPages:
 
 
 class GroupPool:
-    """Allocated memory of one layer group."""
+    """Allocated memory of one layer group. A backend's `sealer` packs pages in place of the codecs."""
 
-    def __init__(self, store: Store, plain_slots: int, packed_slots: int, device: torch.device):
+    def __init__(
+        self,
+        store: Store,
+        plain_slots: int,
+        packed_slots: int,
+        device: torch.device,
+        sealer: Sealer | None = None,
+    ):
         group = store.group
         self.store = store
         self.device = device
+        self.sealer = sealer
         self.spare = plain_slots
         """A plain slot that belongs to no page: padding rows of a fixed batch write there."""
         shape = (len(group.layers), plain_slots + 1, group.kv_heads, PAGE, group.head_dim)
@@ -111,12 +144,13 @@ class GroupPool:
         self.v_plain = zeros(shape, store.dtype, device)
         self.packed: dict[Side, list[torch.Tensor]] = {
             side: [
-                zeros((packed_slots, group.kv_heads, store.codecs[side].nbytes), torch.uint8, device)
-                for _ in group.layers
+                zeros((packed_slots, group.kv_heads, codec.nbytes), torch.uint8, device)
+                for codec in store.codecs[side]
             ]
-            for side in ("k", "v")
+            for side in SIDES
         }
-        self.rotations = {side: None if r is None else r.to(device) for side, r in store.rotations.items()}
+        self.rotations = {side: on_device(turns, device) for side, turns in store.rotations.items()}
+        self.scales = on_device(store.scales, device)
 
     def append(
         self, layer: int, slots: torch.Tensor, offsets: torch.Tensor, k: torch.Tensor, v: torch.Tensor
@@ -135,22 +169,37 @@ class GroupPool:
         """Pack plain slots into packed slots, [(plain, packed), ...], in every layer."""
         plain = torch.tensor([p for p, _ in moves], device=self.device)
         packed = torch.tensor([q for _, q in moves], device=self.device)
-        for side, pages in (("k", self.k_plain), ("v", self.v_plain)):
-            codec = self.store.codecs[side]  # type: ignore[index]
-            for layer, target in enumerate(self.packed[side]):  # type: ignore[index]
+        if self.sealer is not None:
+            self.sealer(self, plain, packed)
+            return
+        for side, pages in zip(SIDES, (self.k_plain, self.v_plain), strict=True):
+            for layer, codec in enumerate(self.store.codecs[side]):
                 x = pages[layer][plain]
-                target[packed] = codec.encode(x.flatten(0, 1)).view(x.shape[0], x.shape[1], -1)
+                data = codec.encode(x.flatten(0, 1)).view(x.shape[0], x.shape[1], -1)
+                self.packed[side][layer][packed] = data
 
     def layer(self, n: int) -> LayerPages:
         """The pages of the group's n-th layer."""
         codecs = self.store.codecs
         packed = (self.packed["k"][n], self.packed["v"][n])
-        return LayerPages(self.k_plain[n], self.v_plain[n], *packed, codecs["k"], codecs["v"])
+        return LayerPages(self.k_plain[n], self.v_plain[n], *packed, codecs["k"][n], codecs["v"][n])
 
     @property
     def nbytes(self) -> int:
         packed = sum(t.nbytes for tensors in self.packed.values() for t in tensors)
         return self.k_plain.nbytes + self.v_plain.nbytes + packed
+
+
+Sealer = Callable[[GroupPool, torch.Tensor, torch.Tensor], None]
+"""Packs plain slots [n] into packed slots [n], int64 on the pool's device, in every layer."""
+
+
+def on_device(
+    tensors: tuple[torch.Tensor | None, ...], device: torch.device
+) -> tuple[torch.Tensor | None, ...]:
+    """The tensors on `device`; one that is there several times is moved once."""
+    moved = {id(t): t.to(device) for t in tensors if t is not None}
+    return tuple(None if t is None else moved[id(t)] for t in tensors)
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
