@@ -45,7 +45,7 @@ def kernel_obstacle(device: torch.device, shape: ModelShape, recipe: Recipe) -> 
         return (
             f"the model runs in {shape.dtype}; the kernels read bfloat16 and float16 pages (--dtype bfloat16)"
         )
-    for side, name in (("keys", recipe.k), ("values", recipe.v)):
+    for side, name in dict.fromkeys(part for k, v in recipe.pairs for part in (("keys", k), ("values", v))):
         for head_dim in {group.head_dim for group in shape.groups}:
             kept = name if get_format(name).quantised or name == "plain" else plain_twin(name, shape.dtype)
             if reason := covers(kept, head_dim):

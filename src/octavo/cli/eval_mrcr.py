@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def command(
         with source.open(recipe) as (answerer, target):
             told = {name: setup[name] for name in ("model", "data", "version")} | {"target": target}
             if source.local:
-                told["recipe"] = asdict(recipe)
+                told["recipe"] = recipe.as_dict()
             log = SampleLog(folder / f"samples-{target.replace(':', '-').replace('/', '-')}.jsonl", told)
             show = lambda done, total, name=target: progress(name, done, total)  # noqa: E731
             found += run_mrcr(rows, answerer, log, target, context=max_length, progress=show)

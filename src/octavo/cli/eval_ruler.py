@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +111,7 @@ def command(
                 "target": target
             }
             if source.local:
-                told["recipe"] = asdict(recipe)
+                told["recipe"] = recipe.as_dict()
             name = target.replace(":", "-").replace("/", "-")
             cells = run.run(answerer, SampleLog(folder / f"samples-{name}.jsonl", told), target)
         rows += [cell.as_row() for cell in cells]

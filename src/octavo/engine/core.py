@@ -204,7 +204,7 @@ class Core:
             cells={"now": memory.cells, "peak": clock.peak_cells},
             bytes={"live": memory.live_bytes, "peak": clock.peak_bytes, "budget": memory.budget},
             backend={"name": self.backend.name, "reason": self.backend.reason},
-            recipe=asdict(self.recipe),
+            recipe=self.recipe.as_dict(),
             tokens_per_s={
                 "prefill": clock.prefill_tokens / clock.prefill_s if clock.prefill_s else 0.0,
                 "decode": clock.decode_tokens / clock.decode_s if clock.decode_s else 0.0,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -33,6 +34,7 @@ from octavo.errors import (
     UnknownDocument,
     unknown,
 )
+from octavo.model.digest import weights_digest
 from octavo.model.load import LoadedModel, load_model
 from octavo.model.rope import fix_rope
 from octavo.recipe import Recipe
@@ -79,6 +81,7 @@ class Engine:
         loaded = model if isinstance(model, LoadedModel) else load_model(model, device=device, dtype=dtype)
         place = next(loaded.module.parameters()).device
         recipe = recipe or Recipe()
+        check_recipe(recipe, loaded)
         backend = choose_backend(place, loaded.shape, recipe, strict=strict)
         pool = Memory.build(
             loaded.shape, recipe, backend, place, loaded.identity, memory,
@@ -290,6 +293,16 @@ class Engine:
             )
         return score(self._core, check_ids(tokens, self.shape.vocab), chunk, next(self._core.ids), wanted)
 
+    @contextmanager
+    def watched(self, see: Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]) -> Iterator[None]:
+        """While it lasts, `score` shows layer, q [T, H, D], k and v [T, G, D] after RoPE to `see`."""
+        attention = self._core.runner.attention
+        attention.watch = see
+        try:
+            yield
+        finally:
+            attention.watch = None
+
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final hidden states [n, hidden] → logits [n, vocab] float32."""
         return self._core.runner.head(hidden)
@@ -392,6 +405,11 @@ class Engine:
     def _deliver(self, deltas: list[Delta]) -> None:
         for delta in deltas:
             self._inboxes.get(delta.request, self._unread).append(delta)
+
+
+def check_recipe(recipe: Recipe, loaded: LoadedModel) -> None:
+    """Raise InvalidRequest unless the recipe fits the model, and was made for its weights if it says so."""
+    recipe.check(loaded.shape, loaded.name, weights_digest(loaded.module) if recipe.model else "")
 
 
 def usable_context(trained: int, asked: int | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
@@ -87,7 +87,7 @@ class Memory:
         sizes = size_pool([s.need for s in stores], budget, sequences=sequences, chunk=chunk, **settings)
         pools = [GroupPool(s, z.plain, z.packed, device) for s, z in zip(stores, sizes, strict=True)]
         root = hashlib.blake2b(
-            f"{identity} {json.dumps(asdict(recipe), sort_keys=True)}".encode(), digest_size=16
+            f"{identity} {json.dumps(recipe.as_dict(), sort_keys=True)}".encode(), digest_size=16
         )
         ledger = Ledger.build(
             [(z.plain, z.packed) for z in sizes],

@@ -28,7 +28,7 @@ from octavo.recipe.model import ModelFacts
 from octavo.recipe.scales import Scales
 from octavo.recipe.settings import Recipe
 
-__all__ = ["RecipeFile", "SCALES"]
+__all__ = ["SCALES", "RecipeFile"]
 
 VERSION = 1
 SCALES = "layers.{}.key_scale"
@@ -64,8 +64,8 @@ class RecipeFile:
             if not isinstance(document.setdefault(name, {}), dict):
                 raise InvalidFile(f"{path}: {name} must be a table; write [{name}] above its settings")
         settings = _settings(path, document)
-        recipe = settings.with_(scales=_scales(path, document["calibration"]), model=_model(path, document["model"]))
-        return cls(recipe, document["evidence"])
+        scales, model = _scales(path, document["calibration"]), _model(path, document["model"])
+        return cls(settings.with_(scales=scales, model=model), document["evidence"])
 
     def write(self, path: str | Path) -> None:
         """Write the TOML at `path`, and the safetensors beside it if there is anything to put there."""
@@ -158,13 +158,17 @@ def _toml(document: Mapping[str, Any]) -> str:
     for table, values in document.items():
         if values:
             lines += ["", f"[{table}]"]
-            lines += [f"{_key(name)} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
+            lines += [f"{_key(name)} = {_value(value)}" for name, value in values.items()]
     return "\n".join(lines) + "\n"
 
 
 def _key(name: str) -> str:
     bare = name.replace("_", "").isalnum() and name.isascii() and not name.isdigit()
     return name if bare else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -44,12 +44,12 @@ class LayerFormats:
 
 @cache
 def parse_layers(text: str) -> tuple[LayerFormats, ...]:
-    """The layers of a text, sorted. Raises InvalidRequest, or UnknownName for a format that does not exist."""
+    """The layers of a text, sorted. Raises InvalidRequest, or UnknownName for an unknown format."""
     parts = [part.partition("=") for part in text.split(",")] if text.strip() else []
     found = sorted((_parse(where, pair) for where, _, pair in parts), key=lambda part: part.first)
     for a, b in pairwise(found):
         if b.first <= a.last:
-            raise InvalidRequest(f"layers {a.where} and {b.where} overlap; give every layer one pair of formats")
+            raise InvalidRequest(f"layers {a.where} and {b.where} overlap; give each layer one pair")
     return tuple(found)
 
 

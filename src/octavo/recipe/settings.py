@@ -102,7 +102,9 @@ class Recipe:
             if name not in kinds:
                 raise unknown("recipe setting", name, kinds)
             if type(value) is not kinds[name]:
-                raise InvalidRequest(f"recipe setting {name} is {value!r}; it is of type {kinds[name].__name__}")
+                raise InvalidRequest(
+                    f"recipe setting {name} is {value!r}; it is of type {kinds[name].__name__}"
+                )
         return cls(**settings)
 
     @classmethod
@@ -125,7 +127,7 @@ class Recipe:
         return replace(self, **changes)
 
     def check(self, shape: ModelShape, name: str = "this model", weights: str = "") -> None:
-        """Raise InvalidRequest unless the recipe fits a model of that shape, name and weights ("": unknown)."""
+        """Raise InvalidRequest unless the recipe fits a model of that shape and weights ("": unknown)."""
         if self.model is not None:
             self.model.check(ModelFacts.of(shape, name, weights))
         count = len(shape.layers)
@@ -133,6 +135,11 @@ class Recipe:
             if part.last >= count:
                 raise InvalidRequest(
                     f"the recipe names layer {part.last}, but {name} has {count} layers, 0 to {count - 1}"
+                )
+            if not self.sliding and all(shape.layers[n].window for n in range(part.first, part.last + 1)):
+                raise InvalidRequest(
+                    f"the recipe names layers {part.where}, which slide over windows and stay plain; "
+                    "leave them out or set sliding"
                 )
         for layer in self.scales.layers if self.scales else ():
             self._check_scales(layer, shape)
@@ -142,7 +149,9 @@ class Recipe:
         scale = self.scales.of(layer)
         assert scale is not None
         if layer >= len(shape.layers):
-            raise InvalidRequest(f"the recipe scales layer {layer}, but the model has {len(shape.layers)} layers")
+            raise InvalidRequest(
+                f"the recipe scales layer {layer}, but the model has {len(shape.layers)} layers"
+            )
         own = shape.layers[layer]
         if tuple(scale.shape) != (own.kv_heads, own.head_dim):
             raise InvalidRequest(
