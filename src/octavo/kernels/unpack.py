@@ -23,7 +23,7 @@ RESIDENT = 8
 
 
 def unpack_pages(pages: LayerPages, addresses: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
-    """The pages at `addresses` (int32 [P] on the device) one after another: [G, 64 P, D] in the plain pages' dtype.
+    """The pages at `addresses`, int32 [P] on the device, in order: [G, 64 P, D] in the plain pages' dtype.
 
     Packed and plain pages may alternate; the mean of centred keys is added back. Values equal those of
     PageCodec.decode. Launches only. Raises UnsupportedModel where there is no kernel for the format or the
@@ -35,7 +35,9 @@ def unpack_pages(pages: LayerPages, addresses: Tensor, side: Side, out: Tensor |
     if out is None:
         out = torch.empty(shape, dtype=plain.dtype, device=plain.device)
     elif out.shape != shape or out.dtype != plain.dtype or not out.is_contiguous():
-        raise InvalidRequest(f"out must be contiguous {plain.dtype} {list(shape)}, not {out.dtype} {list(out.shape)}")
+        raise InvalidRequest(
+            f"out must be contiguous {plain.dtype} {list(shape)}, not {out.dtype} {list(out.shape)}"
+        )
     if addresses.dtype != torch.int32:
         raise InvalidRequest(f"page addresses are int32, not {addresses.dtype}")
     if not len(addresses):
@@ -44,7 +46,14 @@ def unpack_pages(pages: LayerPages, addresses: Tensor, side: Side, out: Tensor |
     parts = len(addresses) * heads * head_dim // 32
     grid = min(-(-parts // WARPS), RESIDENT * multiprocessors())
     _kernel(sorted_defines(side_defines(codec, plain.dtype)), format)(
-        (grid, 1, 1), packed, plain, addresses.contiguous(), level_table(format, plain.device), out, len(addresses), heads
+        (grid, 1, 1),
+        packed,
+        plain,
+        addresses.contiguous(),
+        level_table(format, plain.device),
+        out,
+        len(addresses),
+        heads,
     )
     return out
 
@@ -61,7 +70,9 @@ def stored_format(codec: PageCodec, dtype: torch.dtype) -> str:
     Raises UnsupportedModel where the kernels have no such format, head dim or dtype.
     """
     if dtype not in (torch.bfloat16, torch.float16):
-        raise UnsupportedModel(f"the GPU kernels read bfloat16 and float16 models, not {dtype}; choose another dtype")
+        raise UnsupportedModel(
+            f"the GPU kernels read bfloat16 and float16 models, not {dtype}; choose another dtype"
+        )
     own = {torch.bfloat16: "bf16", torch.float16: "f16"}[dtype]
     name = "plain" if codec.format.name == own else codec.format.name
     if reason := covers(name, codec.head_dim):
