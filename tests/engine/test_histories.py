@@ -213,7 +213,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(8, 25), pytest.param(150, 60, marks=pytest.mark.slow)], ids=("few", "many")
+    ("examples", "steps"), [pytest.param(8, 25), pytest.param(30, 50, marks=pytest.mark.slow)], ids=("few", "many")
 )
 def test_histories(kind: str, examples: int, steps: int) -> None:
     """The histories met what they are meant to meet, or they prove nothing."""
