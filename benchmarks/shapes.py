@@ -61,7 +61,7 @@ def fill(pool: GroupPool) -> None:
     pool.v_plain.normal_()
     for side, plain in (("k", pool.k_plain), ("v", pool.v_plain)):
         some = torch.randn(64 * plain.shape[2], PAGE, plain.shape[4], device=plain.device)
-        data = pool.store.codecs[side].encode(some).view(64, plain.shape[2], -1)
+        data = pool.store.codecs[side][0].encode(some).view(64, plain.shape[2], -1)
         for packed in pool.packed[side]:
             repeats = -(-len(packed) // 64)
             for n in range(repeats):

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
+from octavo.attention.turn import turn_back, turn_rows
 from octavo.formats.base import Layout
 from octavo.model.shape import LayerGroup
 from octavo.pages.plan import Plan, Segment, make_plan
-from octavo.pages.store import LayerPages
+from octavo.pages.store import GroupPool, LayerPages, Sealer
 from octavo.reference.attention import attend
 
-__all__ = ["Backend", "StepPlan", "TorchBackend"]
+__all__ = ["Alter", "Backend", "StepPlan", "TorchBackend"]
+
+
+Alter = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Keys and values [T, G, D] → what is stored and read in their place."""
 
 
 class StepPlan(Protocol):
@@ -33,6 +39,8 @@ class Backend(ABC):
     layout: Layout
     graphs: bool = False
     """Whether a decode step can be captured in a CUDA graph."""
+    sealer: Sealer | None = None
+    """How complete pages are packed; None: by the codecs."""
 
     def __init__(self, device: torch.device, reason: str):
         self.device = device
@@ -41,6 +49,29 @@ class Backend(ABC):
     @abstractmethod
     def plan(self, segments: list[Segment], group: LayerGroup) -> StepPlan:
         """Who reads what in this step, for one layer group."""
+
+    def enter(
+        self,
+        pool: GroupPool,
+        n: int,
+        plan: StepPlan,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        alter: Alter | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Equalise and rotate the step's rows for layer n of the group, `alter` its keys and values, and
+        store
+        those. q [T, H, D], k and v [T, G, D] come back as attention reads them."""
+        q, k, v = turn_rows(pool, n, q, k, v)
+        if alter is not None:
+            k, v = alter(k, v)
+        pool.append(n, plan.slots, plan.offsets, k, v)
+        return q, k, v
+
+    def leave(self, pool: GroupPool, n: int, out: torch.Tensor) -> torch.Tensor:
+        """Attention's output [T, H, D], rotated back."""
+        return turn_back(pool, n, out)
 
     @abstractmethod
     def attend(

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from octavo.attention.backend import Backend, StepPlan
+from octavo.attention.backend import Alter, Backend, StepPlan
 from octavo.attention.prefill import Past, attend_chunk, plan_past
 from octavo.formats.base import PAGE
+from octavo.kernels.append import append_rows, turn_back
 from octavo.kernels.decode import DevicePlan, LayerPool, decode
 from octavo.kernels.plan import Plan, Reader, plan_items
+from octavo.kernels.seal import seal_pages
 from octavo.model.shape import LayerGroup
 from octavo.pages.plan import Segment
-from octavo.pages.store import LayerPages
+from octavo.pages.store import SIDES, GroupPool, LayerPages
 
 __all__ = ["CudaBackend", "CudaPlan", "decode_plan"]
 
@@ -49,6 +51,7 @@ class CudaBackend(Backend):
     name = "cuda"
     layout = "tile"
     graphs = True
+    sealer = staticmethod(seal_pages)
 
     def plan(self, segments: list[Segment], group: LayerGroup) -> CudaPlan:
         short = [s for s in segments if s.n <= SHORT]
@@ -60,6 +63,28 @@ class CudaBackend(Backend):
             rows = self._ints(np.concatenate([s.start + np.arange(s.n) for s in short]))
         slots, offsets = places(segments)
         return CudaPlan(self._ints(slots), self._ints(offsets), rows, device, chunks)
+
+    def enter(
+        self,
+        pool: GroupPool,
+        n: int,
+        plan: StepPlan,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        alter: Alter | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if alter is not None:
+            return super().enter(pool, n, plan, q, k, v, alter)
+        assert isinstance(plan, CudaPlan)
+        turn_k, turn_v = (pool.rotations[side][n] is not None for side in SIDES)
+        return append_rows(
+            q, k, v, pool.k_plain[n], pool.v_plain[n], plan.slots, plan.offsets,
+            turn_k=turn_k, turn_v=turn_v, scales=pool.scales[n], keep=bool(plan.chunks),
+        )  # fmt: skip
+
+    def leave(self, pool: GroupPool, n: int, out: torch.Tensor) -> torch.Tensor:
+        return out if pool.rotations["v"][n] is None else turn_back(out)
 
     def attend(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -68,19 +69,12 @@ class Attention:
         pool, plan = self.pools[group], reading.plans[group]
         if self.watch is not None:
             self.watch(layer, q, k, v)
-        turn_k, turn_v = pool.rotations["k"][n], pool.rotations["v"][n]
-        if (s := pool.scales[n]) is not None:
-            q, k = equalise(q, k, s)
-        if turn_k is not None:
-            q, k = rotate(q, turn_k), rotate(k, turn_k)
-        q, k = q.to(v.dtype), k.to(v.dtype)
-        if turn_v is not None:
-            v = rotate(v, turn_v)
+        alter = None
         if self.round_trip and pool.store.packs:
-            k, v = self._round_trip(pool, n, reading.segments[group], k, v)
-        pool.append(n, plan.slots, plan.offsets, k, v)
-        out = self.backend.attend(q, k, v, self.layers[layer], plan, scale, softcap, sinks).to(v.dtype)
-        return out if turn_v is None else rotate(out, turn_v.T)
+            alter = partial(self._round_trip, pool, n, reading.segments[group])
+        q, k, v = self.backend.enter(pool, n, plan, q, k, v, alter)
+        out = self.backend.attend(q, k, v, self.layers[layer], plan, scale, softcap, sinks)
+        return self.backend.leave(pool, n, out.to(v.dtype))
 
     def _round_trip(
         self, pool: GroupPool, layer: int, segments: list[Segment], k: torch.Tensor, v: torch.Tensor
@@ -103,18 +97,6 @@ class Reading:
         self.attention = attention
         self.plans = plans
         self.segments = segments
-
-
-def equalise(q: torch.Tensor, k: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """k [T, G, D] times and q [T, H, D] divided by scale [G, D], float32: scores stay what they were."""
-    t, h, d = q.shape
-    heads = q.float().reshape(t, len(scale), h // len(scale), d) / scale[:, None]
-    return heads.reshape(t, h, d), k.float() * scale
-
-
-def rotate(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-    """x [T, H, D] times an orthonormal [D, D], computed in float32, in x's dtype."""
-    return (x.float() @ by).to(x.dtype)
 
 
 def octavo_attention(

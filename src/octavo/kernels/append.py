@@ -1,0 +1,76 @@
+"""New queries, keys and values scaled, rotated and stored in one launch: the Python side of
+cuda/append.cu."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from octavo.formats.rotation import random_signs, rotation_block
+from octavo.kernels.launch import Kernel, load_kernel, sorted_defines
+
+__all__ = ["append_defines", "append_rows", "turn_back"]
+
+
+def append_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_plain: Tensor,
+    v_plain: Tensor,
+    slots: Tensor,
+    offsets: Tensor,
+    *,
+    turn_k: bool,
+    turn_v: bool,
+    scales: Tensor | None = None,
+    keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Store k, v [T, G, D] in plain slots [T] at offsets [T] (int64) of one layer's pages [S, G, 64, D].
+
+    Keys are multiplied and queries q [T, H, D] divided by `scales` [G, D], then rotated where `turn_k`;
+    values where `turn_v`. Returns q so treated, and k and v too if `keep` (else as they came). All in one
+    16-bit dtype; channels are contiguous. Launches only.
+    """
+    t, h, d = q.shape
+    g = k.shape[1]
+    q_out = torch.empty(t, h, d, dtype=q.dtype, device=q.device)
+    k_out, v_out = (torch.empty(t, g, d, dtype=q.dtype, device=q.device) if keep else None for _ in range(2))
+    signs = sign_tables(d, q.device)
+    _kernel("append", d, q.dtype == torch.float16)(
+        (t, h + 2 * g, 1),
+        *_strided(q), *_strided(k), *_strided(v), q_out, k_out, v_out, k_plain, v_plain, slots, offsets,
+        *signs, scales, int(turn_k), int(turn_v), h, g,
+    )  # fmt: skip
+    return q_out, k if k_out is None else k_out, v if v_out is None else v_out
+
+
+def turn_back(out: Tensor) -> Tensor:
+    """Rotate attention's output [T, H, D] (contiguous) back, in place."""
+    t, h, d = out.shape
+    _kernel("turn_back", d, out.dtype == torch.float16)((t, h, 1), out, *sign_tables(d, out.device))
+    return out
+
+
+@cache
+def sign_tables(head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The rotation's signs before and after, float32 [D]."""
+    first, last = (random_signs(head_dim, which).to(device) for which in ("in", "out"))
+    return first, last
+
+
+def append_defines(head_dim: int, half: bool) -> tuple[tuple[str, int], ...]:
+    """Macros of cuda/append.cu."""
+    return sorted_defines({"HD": head_dim, "TURN": rotation_block(head_dim), "HALF": int(half)})
+
+
+def _kernel(name: str, head_dim: int, half: bool) -> Kernel:
+    return load_kernel("append.cu", name, append_defines(head_dim, half), head_dim, 0)
+
+
+def _strided(x: Tensor) -> tuple[object, ...]:
+    assert x.stride(2) == 1, "channels must be contiguous"
+    return x, ctypes.c_int64(x.stride(0)), ctypes.c_int64(x.stride(1))
