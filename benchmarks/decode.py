@@ -87,6 +87,28 @@ def make(loaded: object, pair: str, memory: str, context: int, **settings: objec
     return engine
 
 
+def prefill_memory(loaded: object, length: int, pair: str, memory: str) -> dict[str, float]:
+    """Peak memory beyond model and pool, and milliseconds, of the last 2,048 tokens of a prefill of
+    `length`."""
+    engine = Engine(
+        loaded, Recipe.from_pair(pair), memory=memory, context=length + 8, chunk=2048, max_sequences=1
+    )
+    for pool in engine._core.memory.pools:
+        fill(pool)
+    (sequence,) = pretend(engine, 1, length, 2, computed=length - 2048)
+    sequence.prompt = length
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    engine.step()
+    torch.cuda.synchronize()
+    taken = time.perf_counter() - began
+    extra = torch.cuda.max_memory_allocated() - before
+    engine.close()
+    return {"length": length, "chunk": 2048, "ms": taken * 1e3, "extra_bytes": extra}
+
+
 class Times(StoppingCriteria):
     """Notes when each token came."""
 
@@ -180,6 +202,7 @@ def main() -> None:
         del engine
         gc.collect()
         torch.cuda.empty_cache()
+    note(name="prefill memory", pair="turbo4", **prefill_memory(loaded, 2 * lengths[1], "turbo4", "14GB"))
     if not options.no_peer:
         for length in lengths:
             note(

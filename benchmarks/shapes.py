@@ -69,8 +69,11 @@ def fill(pool: GroupPool) -> None:
                 part.copy_(data[: len(part)])
 
 
-def pretend(engine: Engine, count: int, length: int, new_tokens: int) -> list[Sequence]:
-    """`count` running requests of `length` tokens each whose pages hold random content, about to decode.
+def pretend(
+    engine: Engine, count: int, length: int, new_tokens: int, *, computed: int | None = None
+) -> list[Sequence]:
+    """`count` running requests of `length` tokens each whose pages hold random content, about to decode, or
+    with only `computed` tokens stored.
 
     Sequences differ in their first token, so nothing is shared.
     """
@@ -83,7 +86,7 @@ def pretend(engine: Engine, count: int, length: int, new_tokens: int) -> list[Se
         sequence = core.scheduler.waiting.pop()
         core.scheduler.running.append(sequence)
         sequence.prompt = length - 1
-        advance(engine, sequence, length - 1)
+        advance(engine, sequence, length - 1 if computed is None else computed)
         made.append(sequence)
     return made
 
