@@ -95,7 +95,7 @@ def check(pool: GroupPool, spoil: float = 1.0) -> None:
         trellis = codec.format.name in STATE_BITS
         assert differ <= (NEAR_TIES_TRELLIS if trellis else NEAR_TIES), (side, differ)
         errors = [(codec.decode(data) * by - x).square().sum() for data, by in ((found, spoil), (want, 1.0))]
-        assert abs(float(errors[0] / errors[1]) - 1) <= DISTORTION, (side, errors)
+        assert abs(errors[0] - errors[1]) <= DISTORTION * errors[1], (side, errors)
         assert all(bool((p[1] == 0xAB).all()) for p in pool.packed[side]), side
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -9,7 +11,8 @@ from octavo.errors import InvalidRequest
 from octavo.formats.codec import PageCodec
 from octavo.formats.gains import GAIN_RULES
 from octavo.formats.registry import get_format
-from octavo.kernels.compile import compile_kernel
+from octavo.formats.trellis import load_table
+from octavo.kernels.compile import compile_kernel, sources
 from octavo.kernels.seal import seal_pages, seal_sources
 from octavo.kernels.variants import HEAD_DIMS, KERNEL_FORMATS
 from octavo.pages.store import GroupPool
@@ -27,8 +30,8 @@ def compiled() -> None:
     pools = [make_pool(f, d, device="cpu") for f in PACKED_FORMATS for d in HEAD_DIMS]
     pools += [gain_pool(format, gain, "cpu") for format in GAIN_FORMATS for gain in GAIN_RULES]
     codecs = [(codec, pool.store.dtype) for pool in pools for (codec, *_) in pool.store.codecs.values()]
-    sources = [source for codec, dtype in codecs for source in seal_sources(codec, dtype)]
-    compile_all([(source.file, dict(source.defines)) for source in sources])
+    wanted = [source for codec, dtype in codecs for source in seal_sources(codec, dtype)]
+    compile_all([(source.file, dict(source.defines)) for source in wanted])
 
 
 def gain_pool(format: str, gain: str, device: str) -> GroupPool:
@@ -138,6 +141,14 @@ def test_kernels_of_a_side() -> None:
     plain = PageCodec(get_format("q4_0"), 128, "v", layout="tile", gain="unbiased")
     assert [source.file for source in seal_sources(plain, torch.bfloat16)] == ["seal.cu"]
     assert dict(seal_sources(plain, torch.bfloat16)[0].defines)["RULE"] == 0, "q4_0 has no gain rule"
+
+
+@pytest.mark.parametrize("bits", [4, 3, 2])
+def test_levels_in_the_source_are_those_of_the_tables(bits: int) -> None:
+    text = re.sub(r"\s", "", sources()["viterbi_levels.cuh"])
+    written = re.search(rf"LEVELS{bits}\[\d+\]=\{{([-,\d]+)\}}", text)
+    assert written is not None
+    assert [int(n) for n in written[1].split(",")] == load_table(bits)[0].tolist()
 
 
 @pytest.mark.slow

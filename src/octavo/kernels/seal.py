@@ -8,9 +8,7 @@ Formats of ggml without a mean have no such sums: equal bytes.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
-from functools import cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,7 +20,6 @@ from octavo.formats.codec import PageCodec
 from octavo.formats.gains import GAIN_RULES
 from octavo.formats.trellis import load_table
 from octavo.formats.turbo import UNITS
-from octavo.formats.viterbi import FINE
 from octavo.kernels.launch import load_kernel, multiprocessors, sorted_defines
 from octavo.kernels.unpack import level_table, side_defines, stored_format
 from octavo.kernels.variants import STATE_BITS
@@ -142,7 +139,7 @@ class _Job:
         ctas = -(-pages // -(-pages // ctas))  # as many turns, each as even as can be
         rides = torch.empty(ctas * ride_bytes, dtype=torch.uint8, device=self.device)
         where = self.packed_addresses, packed_slots, moves, self.heads, pages
-        self.sources[1]((ctas, 1, 1), streams, *where, rides, _branches(bits))
+        self.sources[1]((ctas, 1, 1), streams, *where, rides)
 
     def _launch(self, source: Source, plain_slots: Tensor, packed_slots: Tensor, *more: object) -> None:
         """A CTA for each page of one KV head."""
@@ -174,13 +171,3 @@ def _unit(name: str) -> float:
 
 def _overlaps(bits: int) -> int:
     return len(load_table(bits)[0]) >> bits
-
-
-@cache
-def _branches(bits: int) -> ctypes.Array[ctypes.c_int]:
-    """The struct of viterbi.cuh, passed by value: it then lies in the constant bank."""
-    levels = load_table(bits)[0].long()
-    oldest = torch.arange(len(levels)) % (1 << bits)
-    slope = -2 * levels << bits
-    square = (FINE * levels.square() << bits) + oldest
-    return (ctypes.c_int * (2 * len(levels)))(*slope.tolist(), *square.tolist())

@@ -18,8 +18,8 @@ __all__ = ["level_table", "side_defines", "stored_format", "unpack_pages"]
 WARPS = 8
 """Of a CTA; each takes a part of a page at a time."""
 
-RESIDENT = 8
-"""CTAs a multiprocessor gets at most; they walk over the parts, so that a table is staged once."""
+RESIDENT, RESIDENT_TRELLIS = 8, 3
+"""CTAs a multiprocessor gets at most, which walk over the parts. With a table to stage, what it holds."""
 
 
 def unpack_pages(pages: LayerPages, addresses: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
@@ -44,7 +44,8 @@ def unpack_pages(pages: LayerPages, addresses: Tensor, side: Side, out: Tensor |
         return out
     format = stored_format(codec, plain.dtype)
     parts = len(addresses) * heads * head_dim // 32
-    grid = min(-(-parts // WARPS), RESIDENT * multiprocessors())
+    most = RESIDENT_TRELLIS if format in STATE_BITS else RESIDENT
+    grid = min(-(-parts // WARPS), most * multiprocessors())
     _kernel(sorted_defines(side_defines(codec, plain.dtype)), format)(
         (grid, 1, 1),
         packed,

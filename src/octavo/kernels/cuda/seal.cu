@@ -75,6 +75,25 @@ __host__ __device__ constexpr int level(int code) {
   const int byte = of[FORMAT == TURBO4 ? 0 : FORMAT == TURBO3 ? 1 : 2][code / 4] >> 8 * (code % 4) & 255;
   return FORMAT == TURBO4 ? 2 * byte - 127 : byte < 128 ? byte : byte - 256;
 }
+__host__ __device__ constexpr u32 four_levels(int code) {
+  u32 word = 0;
+  for (int i = 0; i < 4 && code + i < 1 << BITS; i++) word |= (u32)(level(code + i) & 255) << 8 * i;
+  return word;
+}
+
+// The level nearest to x, of equals the lower one, and its code. Levels lie alike on both sides of zero.
+DEV float nearest_level(float x, int& code) {
+  constexpr int half = 1 << BITS - 1;
+  constexpr u32 low = four_levels(half), high = half > 4 ? four_levels(half + 4) : 0;
+  const bool positive = x > 0.f;
+  const float size = __uint_as_float((__float_as_uint(x) & 0x7FFFFFFFu) + !positive);  // the other side wins its ties
+  int above = 0;
+#pragma unroll
+  for (int i = 1; i < half; i++) above += size > (level(half + i) + level(half + i - 1)) * 0.5f;
+  code = positive ? half + above : half - 1 - above;
+  const float c = (float)(prmt(low, high, above) & 255);
+  return positive ? c : -c;
+}
 
 // V values of one span's lanes → their codes; the first lane stores the factors.
 DEV void quantise(const float (&x)[V], u8* out, int token, int chunk, int lane, float unit, int (&code)[V]) {
@@ -121,12 +140,7 @@ DEV void quantise(const float (&x)[V], u8* out, int token, int chunk, int lane, 
       float xc = 0.f, cc = 0.f;
 #pragma unroll
       for (int i = 0; i < V; i++) {
-        const float scaled = x[i] * by;
-        float c = level(0);
-        code[i] = 0;
-#pragma unroll
-        for (int l = 1; l < 1 << BITS; l++)
-          if (scaled > (level(l) + level(l - 1)) * 0.5f) { code[i] = l; c = level(l); }
+        const float c = nearest_level(x[i] * by, code[i]);
         xc += x[i] * c;
         cc += c * c;
       }

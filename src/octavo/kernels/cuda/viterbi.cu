@@ -12,7 +12,7 @@ DEV int take(Quad& q) {
 }
 
 // The walk over `eights` groups of eight values from group `first` of the ring on.
-DEV void walk(const Quad* values, int first, int eights, int lane, const Branches& branch, int (&cost)[OVERLAPS],
+DEV void walk(const Quad* values, int first, int eights, int lane, int (&cost)[OVERLAPS],
               u32 (&ride)[RIDES], Pair* scratch) {
   Quad ahead = values[first % EIGHTS * 32];
 #pragma unroll 1
@@ -21,7 +21,7 @@ DEV void walk(const Quad* values, int first, int eights, int lane, const Branche
     ahead = values[(first + e + 1) % EIGHTS * 32];
 #pragma unroll 1
     for (int i = 0; i < 8; i++) {
-      walk_on(cost, take(q), branch, ride);
+      walk_on(cost, take(q), ride);
       keep_rides(scratch, 8 * e + i, lane, ride);
     }
     if (e % 4 != 3) continue;
@@ -51,7 +51,7 @@ DEV void write_symbols(const Pair* scratch, u32 overlap, int lane, u8* codes) {
 // streams [layers, moves, heads, EIGHTS, lane, 8] in quarters of a level's unit; scratch: a stretch a CTA.
 extern "C" __global__ void __launch_bounds__(32)
 viterbi(const Quad* __restrict__ streams, u8* const* packed, const i64* __restrict__ to, int moves, int heads, int pages,
-        Pair* scratch, const __grid_constant__ Branches branch) {
+        Pair* scratch) {
   const int lane = threadIdx.x;
   Pair* own = scratch + (i64)blockIdx.x * STEPS * (RIDES / 2) * 32;
 #pragma unroll 1
@@ -63,7 +63,7 @@ viterbi(const Quad* __restrict__ streams, u8* const* packed, const i64* __restri
       int cost[OVERLAPS];
 #pragma unroll
       for (int o = 0; o < OVERLAPS; o++) cost[o] = closed && o != overlap ? OUT_OF_REACH * FAN : 0;
-      walk(values, closed ? 0 : EIGHTS - RUN_IN / 8, closed ? EIGHTS : RUN_IN / 4, lane, branch, cost, ride, own);
+      walk(values, closed ? 0 : EIGHTS - RUN_IN / 8, closed ? EIGHTS : RUN_IN / 4, lane, cost, ride, own);
       if (closed) break;
       overlap = best_overlap(cost, ride);
 #pragma unroll 1

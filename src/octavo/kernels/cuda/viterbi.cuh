@@ -1,14 +1,18 @@
 // Trellis formats: the walk to the closest symbols (octavo/formats/viterbi.py has the definition), a stream a thread.
 #pragma once
 #include "pages.cuh"
+#include "viterbi_levels.cuh"
 
 constexpr int K = BITS, FAN = 1 << K, STATES = 1 << state_bits(FORMAT), OVERLAPS = STATES / FAN;
 constexpr int STEPS = 2 * D, EIGHTS = STEPS / 8, RIDES = OVERLAPS * K / 32;
 constexpr int RUN_IN = 32, OUT_OF_REACH = 1 << 18;
 
 // Costs are whole numbers times FAN; the oldest symbol of a walk rides in the bits below.
-// A branch into `state` costs slope[state] * value + square[state].
-struct Branches { int slope[STATES], square[STATES]; };
+// A branch into `state` costs slope(state) * value + square(state), both immediates of the instructions: from memory,
+// the constant bank included, they would be most of the walk's time.
+__host__ __device__ constexpr int level(int state) { return K == 4 ? LEVELS4[state] : K == 3 ? LEVELS3[state] : LEVELS2[state]; }
+__host__ __device__ constexpr int slope(int state) { return -2 * level(state) * FAN; }
+__host__ __device__ constexpr int square(int state) { return 4 * level(state) * level(state) * FAN + state % FAN; }
 
 // min(a + b, c): one instruction on Hopper.
 DEV int min_sum(int a, int b, int c) {
@@ -20,7 +24,7 @@ DEV int min_sum(int a, int b, int c) {
 }
 
 // One value more: the least cost of the walks to each overlap, and the oldest symbol of each, K bits apiece.
-DEV void walk_on(int (&cost)[OVERLAPS], int value, const Branches& branch, u32 (&ride)[RIDES]) {
+DEV void walk_on(int (&cost)[OVERLAPS], int value, u32 (&ride)[RIDES]) {
   int least[OVERLAPS];
 #pragma unroll
   for (int i = 0; i < RIDES; i++) ride[i] = 0;
@@ -30,7 +34,7 @@ DEV void walk_on(int (&cost)[OVERLAPS], int value, const Branches& branch, u32 (
 #pragma unroll
     for (int f = 0; f < FAN; f++) {
       const int state = o * FAN + f;
-      least[o] = min_sum(cost[state % OVERLAPS] + branch.slope[state] * value, branch.square[state], least[o]);
+      least[o] = min_sum(cost[state % OVERLAPS] + slope(state) * value, square(state), least[o]);
     }
   }
 #pragma unroll
