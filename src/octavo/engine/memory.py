@@ -85,7 +85,10 @@ class Memory:
             budget, reason = parse_bytes(memory), "asked for"
         settings = {"recent": recipe.recent, "exact_pages": recipe.exact_pages}
         sizes = size_pool([s.need for s in stores], budget, sequences=sequences, chunk=chunk, **settings)
-        pools = [GroupPool(s, z.plain, z.packed, device) for s, z in zip(stores, sizes, strict=True)]
+        pools = [
+            GroupPool(s, z.plain, z.packed, device, backend.sealer)
+            for s, z in zip(stores, sizes, strict=True)
+        ]
         root = hashlib.blake2b(
             f"{identity} {json.dumps(recipe.as_dict(), sort_keys=True)}".encode(), digest_size=16
         )
