@@ -69,7 +69,7 @@ def segment(ledger: Ledger, group: int, grant: Grant, start: int) -> Segment:
     holding: Holding = grant.sequence.holding
     side = ledger.groups[group]
     first = side.first_needed(grant.sequence.computed)
-    ids = np.asarray(holding.tables[group][first:], np.int64)
+    ids = np.frombuffer(holding.tables[group], np.int32)[first:]
     return Segment(
         start, grant.n, grant.sequence.computed, first, side.allocator.address[ids].astype(np.int64)
     )

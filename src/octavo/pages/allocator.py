@@ -57,6 +57,7 @@ class Allocator:
         self.refs: npt.NDArray[np.int32] = np.zeros(pages, np.int32)
         self._keyed: set[int] = set()
         self._cached: dict[str, OrderedDict[int, None]] = {"plain": OrderedDict(), "packed": OrderedDict()}
+        self._live = {"plain": 0, "packed": 0}
         self._on_evict = on_evict
 
     def kind(self, page: int) -> str:
@@ -72,12 +73,14 @@ class Allocator:
         page = self._ids.pop()
         self.address[page] = ~slot
         self.refs[page] = 1
+        self._live["plain"] += 1
         return page
 
     def share(self, page: int) -> None:
         """One more reference; a cached page becomes live again."""
         if self.refs[page] == 0:
             del self._cached[self.kind(page)][page]
+            self._live[self.kind(page)] += 1
         self.refs[page] += 1
 
     def release(self, page: int) -> None:
@@ -86,6 +89,7 @@ class Allocator:
         self.refs[page] -= 1
         if self.refs[page]:
             return
+        self._live[self.kind(page)] -= 1
         if page in self._keyed:
             self._cached[self.kind(page)][page] = None
         else:
@@ -108,15 +112,17 @@ class Allocator:
         plain = ~int(self.address[page])
         self.address[page] = packed
         self._slots["plain"].append(plain)
+        if self.refs[page]:
+            self._live["plain"] -= 1
+            self._live["packed"] += 1
         return plain, packed
 
     def count(self, kind: str) -> Count:
-        live = int(((self.refs > 0) & ((self.address >= 0) == (kind == "packed"))).sum())
-        return Count(live, len(self._cached[kind]), len(self._slots[kind]), self.totals[kind])
+        return Count(self._live[kind], len(self._cached[kind]), len(self._slots[kind]), self.totals[kind])
 
     @property
     def live_pages(self) -> int:
-        return int((self.refs > 0).sum())
+        return sum(self._live.values())
 
     def _take_slot(self, kind: str) -> int:
         if not self._slots[kind]:

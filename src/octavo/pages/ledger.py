@@ -11,6 +11,7 @@ every future query is too far from are given back (`GONE` in the table) and stay
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -38,7 +39,7 @@ class Move:
 class Holding:
     """The pages of one sequence: per group a table of page ids, and the keys of its complete pages."""
 
-    tables: list[list[int]]
+    tables: list[array[int]]
     keys: list[Key] = field(default_factory=list)
     registered: int = 0
     sealed: int = 0
@@ -85,7 +86,7 @@ class Ledger:
         return cls(groups, root, **settings)
 
     def new(self) -> Holding:
-        return Holding([[] for _ in self.groups])
+        return Holding([array("i") for _ in self.groups])
 
     # finding
 
@@ -160,7 +161,7 @@ class Ledger:
             for page in reversed(table):
                 if page != GONE:
                     group.allocator.release(page)
-            table.clear()
+            del table[:]
         holding.keys = []
         holding.registered = holding.sealed = 0
 
