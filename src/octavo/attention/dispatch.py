@@ -28,8 +28,12 @@ def choose_backend(
     obstacle = kernel_obstacle(device, shape, recipe)
     if obstacle is None:
         from octavo.attention.cuda import CudaBackend
+        from octavo.attention.prefill import fused_attention
 
-        return CudaBackend(device, f"kernels for {torch.cuda.get_device_name(device)}, {recipe.pair}")
+        dtype = getattr(torch, shape.dtype)
+        prefill = sorted({fused_attention(g.head_dim, dtype).__name__ for g in shape.groups})
+        name = torch.cuda.get_device_name(device)
+        return CudaBackend(device, f"kernels for {name}, {recipe.pair}; prefill through {', '.join(prefill)}")
     if strict:
         raise UnsupportedModel(f"the GPU kernels cannot run: {obstacle}; change that, or drop strict")
     return TorchBackend(device, f"reference attention in PyTorch, slow: {obstacle}")
