@@ -33,11 +33,11 @@ THREADS = 256
 STREAM_BYTES = 32 << 20
 """Scratch for values on their way to the trellis walk: more pages are sealed in several turns."""
 
-RIDE_BYTES = 96 << 20
+RIDE_BYTES = 100 << 20
 """Scratch for the walks' choices, which bounds how many pages are walked at once."""
 
 WALKS = 8
-"""Pages a multiprocessor walks at once, at most: what its registers hold."""
+"""Pages a multiprocessor walks at once, at most; best the same number in each of its four quarters."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ class _Job:
         moves, bits = len(packed_slots), self.codec.format.bits
         pages = len(self.plain) * moves * self.heads
         ride_bytes = 32 * 2 * self.head_dim * _overlaps(bits) * bits // 8
-        ctas = min(pages, max(1, RIDE_BYTES // ride_bytes), WALKS * multiprocessors())
+        most, even = min(RIDE_BYTES // ride_bytes, WALKS * multiprocessors()), 4 * multiprocessors()
+        ctas = min(pages, most // even * even if most >= even else max(1, most))
         ctas = -(-pages // -(-pages // ctas))  # as many turns, each as even as can be
         rides = torch.empty(ctas * ride_bytes, dtype=torch.uint8, device=self.device)
         where = self.packed_addresses, packed_slots, moves, self.heads, pages

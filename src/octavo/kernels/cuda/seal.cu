@@ -83,7 +83,7 @@ __host__ __device__ constexpr u32 four_levels(int code) {
 
 // The level nearest to x, of equals the lower one, and its code. Levels lie alike on both sides of zero.
 DEV float nearest_level(float x, int& code) {
-  constexpr int half = 1 << BITS - 1;
+  constexpr int half = FORMAT >= TURBO4 && FORMAT <= TURBO2 ? 1 << BITS - 1 : 1;
   constexpr u32 low = four_levels(half), high = half > 4 ? four_levels(half + 4) : 0;
   const bool positive = x > 0.f;
   const float size = __uint_as_float((__float_as_uint(x) & 0x7FFFFFFFu) + !positive);  // the other side wins its ties
