@@ -20,6 +20,7 @@ VERBS = {
     "serve": "octavo.cli.serve",
     "info": "octavo.cli.info",
     "formats": "octavo.cli.formats",
+    "calibrate": "octavo.cli.calibrate",
     "bench": "octavo.cli.bench",
     "eval": "octavo.cli.eval",
 }

@@ -102,6 +102,4 @@ def command(
 
 def recipe_told(recipes: list[Any]) -> dict[str, Any]:
     """What all recipes of a run have in common."""
-    from dataclasses import asdict
-
-    return {name: value for name, value in asdict(recipes[0]).items() if name not in ("k", "v")}
+    return {name: value for name, value in recipes[0].as_dict().items() if name not in ("k", "v", "layers")}

@@ -56,6 +56,12 @@ SETTINGS = ("recent", "exact_pages", "centre", "rotate", "sliding", "k_gain", "v
 
 BENCH = (
     click.option(
+        "--recipe",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Measure this recipe; of --formats then only those that are given, with its other settings.",
+    ),
+    click.option(
         "--recent",
         type=click.IntRange(0),
         metavar="TOKENS",
@@ -118,11 +124,22 @@ def recipe_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_recipes(formats: str, options: dict[str, Any], **defaults: Any) -> list[Recipe]:
-    """One recipe a pair. Raises UnknownName for a format that does not exist."""
+    """One recipe a pair, after that of --recipe. Raises UnknownName for a format that does not exist."""
     from octavo.recipe import Recipe
 
-    settings = {**defaults, **recipe_settings(options)}
-    return [Recipe.from_pair(pair.strip(), **settings) for pair in formats.split(",")]
+    given = recipe_settings(options)
+    path = options.get("recipe")
+    base = Recipe.load(path) if path else Recipe(**defaults)
+    base = base.with_(**given)
+    if path and not is_given("formats"):
+        return [base]
+    pairs = [Recipe.from_pair(pair.strip()) for pair in formats.split(",")]
+    return [*([base] if path else []), *(base.with_(k=pair.k, v=pair.v) for pair in pairs)]
+
+
+def is_given(option: str) -> bool:
+    """Whether the user gave an option of the running command a value."""
+    return click.get_current_context().get_parameter_source(option) != click.core.ParameterSource.DEFAULT
 
 
 def make_bench(model: str, options: dict[str, Any], *, all_quantised: bool = False) -> Bench:

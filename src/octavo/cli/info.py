@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,14 +37,15 @@ MIXED = (("q8_0", "q4_0"), ("q8_0", "turbo3"), ("turbo4", "turbo3"))
 def command(model: str, tokens: int, device: str, as_json: bool, **options: Any) -> None:
     """Show a model's layers by group, its KV bytes for each pair of formats, and what will run and why.
 
-    No weights are read. Without --cache-type-k and --cache-type-v all usual pairs are shown.
+    No weights are read. Without formats or a recipe file all usual pairs are shown.
     """
     recipe = make_recipe(options)
     announce_conversion(model)
     from octavo.model.load import inspect_model
 
     shape = inspect_model(model)
-    chosen = options["k"] or options["v"]
+    recipe.check(shape, model)
+    chosen = any(options[name] for name in ("k", "v", "layers", "recipe"))
     found: dict[str, Any] = {
         "model": model,
         "architecture": shape.architecture,
@@ -53,6 +55,8 @@ def command(model: str, tokens: int, device: str, as_json: bool, **options: Any)
         "groups": groups(shape),
         "tokens": tokens,
         "formats": [costs(shape, r, tokens) for r in ([recipe] if chosen else pairs(recipe))],
+        "layers": layers(shape, recipe) if chosen else [],
+        "evidence": evidence(options["recipe"]),
         "backend": backend(device, shape, recipe),
         "notes": list(shape.notes),
     }
@@ -102,6 +106,30 @@ def costs(shape: ModelShape, recipe: Recipe, tokens: int) -> dict[str, Any]:
     }
 
 
+def layers(shape: ModelShape, recipe: Recipe) -> list[dict[str, Any]]:
+    """Formats of each layer, and what a page of it takes; sliding layers that stay plain say so."""
+    import torch
+
+    from octavo.pages.store import Store
+
+    found = []
+    for group in shape.groups:
+        store = Store(group, recipe, getattr(torch, shape.dtype))
+        for n, layer in enumerate(group.layers):
+            k, v = recipe.formats(layer) if store.packs else ("plain", "plain")
+            nbytes = store.layer_bytes[n] if store.packs else store.plain_bytes // len(group.layers)
+            row = {"layer": layer, "k": k, "v": v, "scaled": store.scales[n] is not None}
+            found.append({**row, "page_bytes": nbytes})
+    return sorted(found, key=lambda row: int(row["layer"]))
+
+
+def evidence(path: str | None) -> dict[str, Any]:
+    """What a recipe file says justified it."""
+    from octavo.recipe import RecipeFile
+
+    return dict(RecipeFile.read(path).evidence) if path else {}
+
+
 def cache_bytes(shape: ModelShape, recipe: Recipe, tokens: int) -> tuple[int, float]:
     """(bytes of one sequence's pages at `tokens` tokens, bytes of a further token), by the pool's page sizes.
 
@@ -141,6 +169,18 @@ def backend(device: str, shape: ModelShape, recipe: Recipe) -> dict[str, str]:
     return {"device": device, "name": choice.name, "reason": choice.reason}
 
 
+def runs(rows: list[dict[str, Any]]) -> list[list[Any]]:
+    """Equal neighbours as one row."""
+    told = []
+    for _, same in groupby(rows, lambda row: [row[name] for name in ("k", "v", "scaled", "page_bytes")]):
+        part = list(same)
+        first, last = part[0]["layer"], part[-1]["layer"]
+        where = str(first) if first == last else f"{first}-{last}"
+        scaled = "yes" if part[0]["scaled"] else "no"
+        told.append([where, part[0]["k"], part[0]["v"], scaled, part[0]["page_bytes"]])
+    return told
+
+
 def show(found: dict[str, Any]) -> None:
     parameters = f"{found['parameters']:,} parameters, " if found["parameters"] else ""
     limits = f"{parameters}trained on {found['context']:,} tokens, {found['dtype']}"
@@ -160,5 +200,10 @@ def show(found: dict[str, Any]) -> None:
         for f in found["formats"]
     ]
     click.echo(table(header, rows) + "\n")
+    if found["layers"]:
+        header = ["layers", "K", "V", "scaled", "bytes/page"]
+        click.echo(table(header, runs(found["layers"])) + "\n")
+    for name, value in found["evidence"].items():
+        click.echo(f"evidence: {name} = {value}")
     reads = found["backend"]
     click.echo(f"on {reads['device']}, pages are read by {reads['name']}: {reads['reason']}")

@@ -65,6 +65,9 @@ RECIPE = {
     "sliding": click.option(
         "--sliding/--no-sliding", default=None, help="Pack sliding-window layers too.  [default: no-sliding]"
     ),
+    "layers": click.option(
+        "--layers", metavar="N[-N]=K[:V],…", help='Formats of single layers, such as "0-1=q8_0,29=q8_0:q4_0".'
+    ),
 }
 """Recipe field → its option."""
 
@@ -140,8 +143,17 @@ def shared(options: dict[str, Callable[[Command], Command]]) -> Callable[[Comman
     return decorate
 
 
-cache_options = shared(RECIPE)
-engine_options = shared({**RECIPE, **ENGINE})
+RECIPE_FILE = {
+    "recipe": click.option(
+        "--recipe",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="A recipe file (`octavo calibrate`). Options beside it win; formats then hold in all layers.",
+    )
+}
+
+cache_options = shared({**RECIPE_FILE, **RECIPE})
+engine_options = shared({**RECIPE_FILE, **RECIPE, **ENGINE})
 sampling_options = shared(SAMPLING)
 
 
@@ -151,10 +163,14 @@ def given(options: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_recipe(options: dict[str, Any]) -> Recipe:
-    """The recipe that the cache options ask for. Raises UnknownName for a format that does not exist."""
+    """The recipe that the cache options ask for: the file's, if there is one, with what was given beside it.
+
+    Raises UnknownName for a format that does not exist, InvalidFile for a file that is no recipe.
+    """
     from octavo.recipe import Recipe
 
-    return Recipe.from_dict(given(options, RECIPE))
+    path = options.get("recipe")
+    return (Recipe.load(path) if path else Recipe()).with_(**given(options, RECIPE))
 
 
 def make_sampling(options: dict[str, Any]) -> Sampling:

@@ -116,7 +116,7 @@ class KldRun:
         chunk = chunk or self.chunk
         told = {**identity, "recipe": repr(recipe), "chunk": str(chunk)}
         # Named by what is measured: the control is also the row of q8_0, and is measured once.
-        place = f"{windows.ctx}-{recipe.k}-{recipe.v}-{chunk}"
+        place = f"{windows.ctx}-{recipe.pair.replace(':', '-')}-{chunk}"
         row = RowFile(self.folder / "rows" / f"{place}.safetensors", told)
         if row.done < len(windows.rows):
             engine = self.engine(recipe, chunk)
@@ -212,6 +212,8 @@ def row_figures(recipe: Recipe, row: RowFile, shape: ModelShape, reference_ppl: 
     return {
         "k": recipe.k,
         "v": recipe.v,
+        "target": recipe.pair,
+        "layers": recipe.layers,
         "bits_per_value": bits_per_value(recipe, shape),
         "bytes_per_token": bytes_per_token(recipe, shape),
         **summary.figures,

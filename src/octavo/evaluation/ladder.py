@@ -38,6 +38,7 @@ class Rung:
             "ctx": self.ctx,
             "k": self.recipe.k,
             "v": self.recipe.v,
+            "target": self.recipe.pair,
             "prefill_tokens_per_s": median(t.prefill for t in self.timings),
             "decode_tokens_per_s": decode,
             "decode_ratio": decode / median(t.decode for t in plain.timings),

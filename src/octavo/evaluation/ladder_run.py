@@ -76,7 +76,7 @@ class LadderRun:
                 return [f"ctx {ctx}: {reason}" for reason in result.validity.reasons], {}
             for row in result.rows:
                 figures = {"mean_kld": row["mean_kld"], "top1": row["top1"]}
-                found[(ctx, f"{row['k']}:{row['v']}")] = figures
+                found[(ctx, row["target"])] = figures
         return [], found
 
     def _needles(self, samples: int) -> Found:
@@ -98,4 +98,4 @@ class LadderRun:
 
 
 def _of(found: Found, row: dict[str, Any]) -> dict[str, Any]:
-    return found.get((row["ctx"], f"{row['k']}:{row['v']}"), {})
+    return found.get((row["ctx"], row["target"]), {})

@@ -8,7 +8,6 @@ pretrained=smollm2-135m,k=q8_0,v=q4_0 --tasks …` takes everything that `lm_eva
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import lm_eval.models  # noqa: F401  registers the harness's own models first
@@ -40,6 +39,7 @@ Pair = tuple[tuple[str, str], list[int], list[int]]
 class OctavoLM(TemplateLM):  # type: ignore[misc]
     """`pretrained` names the model as `octavo run` does; other arguments are the recipe's and the engine's.
 
+    recipe    a recipe file; settings beside it win
     engine    one that exists already; then no other argument is taken
     """
 
@@ -188,13 +188,17 @@ class OctavoLM(TemplateLM):  # type: ignore[misc]
 
 def _recipe(settings: dict[str, Any]) -> Recipe:
     """The recipe of --model_args; unknown names are refused with a suggestion."""
-    known = {f.name for f in fields(Recipe)}
+    known = set(Recipe.names())
+    path = settings.pop("recipe", None)
     for name in settings:
         if name not in known:
             raise unknown(
-                "model argument", name, known | {"pretrained", "device", "dtype", "memory", "chunk"}
+                "model argument",
+                name,
+                known | {"pretrained", "device", "dtype", "memory", "chunk", "recipe"},
             )
-    return Recipe.from_dict(settings)
+    own = Recipe.from_dict(settings)  # checks types
+    return Recipe.load(path).with_(**settings) if path else own
 
 
 def _chosen(logits: Tensor, wanted: list[int]) -> tuple[float, bool]:

@@ -139,8 +139,7 @@ def ladder_report(rows: Sequence[Row], setup: dict[str, Any], *, invalid: Sequen
         return Report("ladder", title, setup, {"valid": False, "invalid": list(invalid)}, invalid=invalid)
     columns = {
         "ctx": "context",
-        "k": "K",
-        "v": "V",
+        "target": "KV",
         "prefill_tokens_per_s": "prefill t/s",
         "decode_tokens_per_s": "decode t/s",
         "decode_ratio": "decode ÷ plain",
@@ -151,10 +150,10 @@ def ladder_report(rows: Sequence[Row], setup: dict[str, Any], *, invalid: Sequen
     }
     measured = {key for row in rows for key in row if row[key] is not None}
     shown = {key: name for key, name in columns.items() if key in measured}
-    pairs = dict.fromkeys((row["k"], row["v"]) for row in rows)
+    targets = dict.fromkeys(row["target"] for row in rows)
     series = {
-        f"{k}:{v}": [_point(r, "ctx", "decode_tokens_per_s") for r in rows if (r["k"], r["v"]) == (k, v)]
-        for k, v in pairs
+        target: [_point(r, "ctx", "decode_tokens_per_s") for r in rows if r["target"] == target]
+        for target in targets
     }
     plot = Plot("decode", "Decode speed", "context (tokens)", "tokens/s", series, log_x=True)
     return Report(

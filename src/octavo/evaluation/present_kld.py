@@ -76,7 +76,7 @@ def kld_report(results: Sequence[ContextResult], setup: dict[str, Any]) -> Repor
         title=title,
         setup=setup,
         results=document,
-        tables=[table_of(_heading(result), _table_rows(result), _COLUMNS) for result in results],
+        tables=[table_of(_heading(result), _table_rows(result), _columns(result)) for result in results],
         measures=measures,
         plots=[_plot(result, measures) for result in results if any(_plotted(row) for row in result.rows)],
         notes=["KLD in nats per token against the same engine with plain pages, over the whole vocabulary."],
@@ -92,6 +92,12 @@ def _heading(result: ContextResult) -> str:
     )
 
 
+def _columns(result: ContextResult) -> dict[str, str]:
+    """With the formats of single layers where a recipe has any."""
+    layered = any(row["layers"] for row in result.rows)
+    return {"k": "K", "v": "V", "layers": "layers"} | _COLUMNS if layered else _COLUMNS
+
+
 def _table_rows(result: ContextResult) -> list[dict[str, Any]]:
     floor = {**(result.noise_floor or {}), "v": "plain (noise floor)"}
     return [floor, *result.rows]
@@ -100,7 +106,7 @@ def _table_rows(result: ContextResult) -> list[dict[str, Any]]:
 def _measure(result: ContextResult, row: dict[str, Any]) -> Measure:
     values = tuple(row["block_kld"])
     samples = tuple(map(str, range(len(values))))
-    return Measure(f"ctx {result.ctx}", f"{row['k']}:{row['v']}", "KLD (nats)", values, samples, "low")
+    return Measure(f"ctx {result.ctx}", row["target"], "KLD (nats)", values, samples, "low")
 
 
 def _plotted(row: dict[str, Any]) -> bool:
@@ -111,7 +117,7 @@ def _plot(result: ContextResult, measures: Sequence[Measure]) -> Plot:
     points: list[Point] = []
     labels = {}
     for row in filter(_plotted, result.rows):
-        target = f"{row['k']}:{row['v']}"
+        target = row["target"]
         measure = next(m for m in measures if m.key == f"ctx {result.ctx}" and m.target == target)
         low, high = measure.interval or (row["mean_kld"], row["mean_kld"])
         points.append((row["bits_per_value"], row["mean_kld"], low, high))

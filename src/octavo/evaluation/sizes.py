@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from octavo.formats.base import PAGE, Side
-from octavo.formats.codec import PageCodec
-from octavo.formats.registry import get_format
+from octavo.formats.base import PAGE
 from octavo.model.shape import LayerGroup, ModelShape
+from octavo.pages.store import Store
 from octavo.recipe import Recipe
 
-__all__ = ["bits_per_value", "bytes_per_token", "pool_bytes"]
+__all__ = ["bits_per_value", "bytes_per_token", "packed_layers", "pool_bytes"]
 
 
 def bits_per_value(recipe: Recipe, shape: ModelShape) -> float:
@@ -38,20 +37,18 @@ def _packed(recipe: Recipe, shape: ModelShape) -> list[LayerGroup]:
     return [g for g in shape.groups if recipe.packs and (recipe.sliding or g.window is None)]
 
 
+def packed_layers(recipe: Recipe, shape: ModelShape) -> list[int]:
+    """The layers that a recipe of quantised formats packs."""
+    return sorted(n for g in shape.groups if recipe.sliding or g.window is None for n in g.layers)
+
+
 def _values(group: LayerGroup) -> int:
     return 2 * group.kv_heads * group.head_dim * len(group.layers)
 
 
 def _page_bytes(recipe: Recipe, group: LayerGroup, shape: ModelShape) -> int:
     """Bytes of one page over the group's layers and heads."""
-    sides: tuple[tuple[Side, str, bool], ...] = (("k", recipe.k, recipe.centre), ("v", recipe.v, False))
-    dtype: torch.dtype = getattr(torch, shape.dtype)
-    total = 0
-    for side, name, centre in sides:
-        format = get_format(name)
-        codec = PageCodec(format, group.head_dim, side, centred=centre and format.quantised, dtype=dtype)
-        total += codec.nbytes
-    return total * group.kv_heads * len(group.layers)
+    return sum(Store(group, recipe, getattr(torch, shape.dtype), force=True).layer_bytes)
 
 
 def pool_bytes(shape: ModelShape, tokens: int) -> int:

@@ -80,8 +80,8 @@ class Recipe:
     @property
     def pair(self) -> str:
         """ "k:v", as the command line writes it; "+layers" and "+scales" say that there is more."""
-        more = ("+layers" if self.layers else "") + ("+scales" if self.scales else "")
-        return f"{self.k}:{self.v}{more}"
+        scaled = self.scales and any(get_format(k).quantised for k, _ in self.pairs)
+        return f"{self.k}:{self.v}" + ("+layers" if self.layers else "") + ("+scales" if scaled else "")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

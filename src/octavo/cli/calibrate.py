@@ -1,0 +1,144 @@
+"""`octavo calibrate`: a recipe file for one model, from what a text does to its keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from octavo.cli.options import cache_options, given, make_recipe
+from octavo.cli.output import Status, emit, json_option
+
+if TYPE_CHECKING:
+    from octavo.evaluation.recipes import Made
+
+__all__ = ["command"]
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("calibrate")
+@click.argument("model")
+@click.option("--text", "path", type=FILE, required=True, metavar="FILE", help="UTF-8 text to calibrate on.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The recipe to write, a .toml; statistics and scales go to a .safetensors beside it.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(1),
+    default=16_384,
+    show_default=True,
+    metavar="N",
+    help="Read at most this many tokens; the last quarter judges the recipe.",
+)
+@click.option(
+    "--ctx",
+    type=click.IntRange(65),
+    default=2048,
+    show_default=True,
+    metavar="TOKENS",
+    help="Length of the windows.",
+)
+@click.option(
+    "--rule",
+    type=click.Choice(["none", "classic", "ratio"]),
+    default="none",
+    show_default=True,
+    help="How channel scales of the keys are chosen, if at all.",
+)
+@click.option(
+    "--formats", metavar="K[:V]", help="KV formats of the recipe, the same as -ctk and -ctv.  [default: q8_0]"
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="BITS",
+    help="Choose formats by layer, for at most so many stored bits a value.",
+)
+@cache_options
+@click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1 or auto."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Dtype to calibrate in; the recipe then serves others too.",
+)
+@json_option
+def command(
+    model: str,
+    path: Path,
+    output: Path,
+    tokens: int,
+    ctx: int,
+    rule: str,
+    formats: str | None,
+    budget: float | None,
+    device: str,
+    dtype: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write a recipe for MODEL: statistics of its keys and, if asked, channel scales or formats by layer.
+
+    The recipe's KLD against plain pages is measured on the text's last quarter and kept as its evidence. If
+    scales or formats by layer do worse there than without, the command says so; the file is written all the
+    same, with what was asked for.
+    """
+    recipe = starting_recipe(formats, budget, options)
+    if output.suffix != ".toml":
+        raise click.UsageError(f"the recipe is a TOML file; write -o {output.with_suffix('.toml')}")
+    from octavo.cli.eval_options import progress_on
+    from octavo.evaluation.recipes import make_recipe_file
+    from octavo.evaluation.setup import open_bench
+    from octavo.evaluation.windows import cut, read_text
+
+    bench, status = open_bench(model, device=device, dtype=dtype, all_quantised=True), Status()
+    windows = cut(read_text(path, bench.loaded.tokenizer), ctx, tokens=tokens)
+    made = make_recipe_file(
+        bench,
+        recipe,
+        windows,
+        rule=None if rule == "none" else rule,
+        budget=budget,
+        progress=progress_on(status),
+    )
+    made.file.write(output)
+    status.clear()
+    if as_json:
+        emit({"recipe": str(output), **made.as_dict()})
+    else:
+        show(output, made)
+
+
+def starting_recipe(formats: str | None, budget: float | None, options: dict[str, Any]) -> Any:
+    """The recipe before scales and formats by layer are chosen."""
+    named = given(options, {"k": None, "v": None, "layers": None})
+    if budget and (formats or named):
+        raise click.UsageError("--budget chooses the formats; leave out those you named")
+    if formats and {"k", "v"} & set(named):
+        raise click.UsageError("--formats is -ctk and -ctv in one; give it or them")
+    recipe = make_recipe(options)
+    if formats:
+        k, _, v = formats.partition(":")
+        recipe = recipe.with_(k=k, v=v or k, layers=recipe.layers if "layers" in named else "")
+    return recipe
+
+
+def show(output: Path, made: Made) -> None:
+    told = made.as_dict()
+    click.echo(f"{output}: {told['pair']}, {told['bits_per_value']:.3f} bits a value")
+    if told["layers"]:
+        click.echo(f"layers: {told['layers']}")
+    for name, value in told["kld"].items():
+        click.echo(f"{name}: {value:.5f} nats, on {told['kld_tokens']:,} tokens that chose nothing")
+    for warning in told["warnings"]:
+        click.echo(f"warning: {warning}", err=True)
