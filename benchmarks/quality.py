@@ -56,6 +56,8 @@ def kld(options: argparse.Namespace, text: Text, *, quantised: bool) -> Iterator
         windows = cut(text, ctx, tokens=max(options.tokens, ctx))
         base = options.scratch / f"base-{text.name}-{ctx}-{chunk}.safetensors"
         for n, settings in enumerate(QUANTISED if quantised else SERVED):
+            if n not in options.settings:
+                continue
             extra = {"sliding": True} if quantised else {}
             recipes = [Recipe.from_pair(p, **settings, **extra) for p in options.formats.split(",")]
             run = KldRun(
@@ -138,6 +140,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", default="kld-all,kld,needle,vt,equivalence")
     parser.add_argument("--ctx", type=numbers, default=[2048])
     parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--settings", type=numbers, default=[0, 1, 2, 3], help="which of the four settings")
     parser.add_argument("--formats", default="plain,q8_0,q8_0:q4_0,q4_0")
     parser.add_argument("--pairs", default="plain,q8_0:q4_0")
     parser.add_argument("--lengths", type=numbers, default=[1024, 2048, 4096, 8192])
