@@ -26,7 +26,7 @@ def main() -> None:
     lap = lambda what: print(f"[{time.time() - started:.0f}s] {what}", flush=True)
     formats = sys.argv[1].split(",")
     settings = [tuple(map(int, s.split("x"))) for s in sys.argv[2].split(",")]
-    loads = {"rows4": A256K, "rows16": replace(A256K, name="rows16", queries=4)}
+    loads = {"rows4": A256K, "rows16": replace(A256K, name="rows16", queries=4), "a32k": replace(A256K, length=32768)}
     wanted = sys.argv[3].split(",") if len(sys.argv) > 3 else ["rows4"]
     variants = {}
     for f in formats:
@@ -48,12 +48,11 @@ def main() -> None:
     results = []
     for (f, name, w, s), variant in variants.items():
         load = loads[name]
-        pool = random_pool(variant.k, variant.v, load, load.pages)
-        plan = plans(load, load.pages)[0]
+        pool = random_pool(variant.k, variant.v, load, 4096)
+        every = plans(load, 4096)
         q = torch.randn(load.queries, 32, 128, device="cuda", dtype=torch.bfloat16)
-        moved = pool.k_packed.numel() + pool.v_packed.numel()
-        step = lambda: decode(q, pool, plan, scale=128**-0.5, variant=variant)
-        us = time_us([step] * 8)
+        moved = (pool.k_packed.numel() + pool.v_packed.numel()) / len(every)
+        us = time_us([lambda p=p: decode(q, pool, p, scale=128**-0.5, variant=variant) for p in every * (24 // len(every))])
         results.append({"format": f, "load": name, "warps": w, "stages": s, "us": us})
         lap(f"{f} {name} warps {w} stages {s}: {us:.1f} us, {moved / us * 1e6 / bandwidth:.3f} of read, {base / us:.2f} x sdpa")
         del pool

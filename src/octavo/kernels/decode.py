@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -48,17 +49,17 @@ class DevicePlan:
 
     def __init__(self, *, max_runs: int, max_pages: int, max_tokens: int, group: int, device: torch.device | str = "cuda"):
         links = max_runs * TILE
-        sizes = (max_pages, 4 * max_runs, TILE * max_runs, max_runs + 1, 2 * max_tokens, max_tokens * group + 1, links)
+        sizes = (max_pages, 4 * max_runs, TILE * max_runs, 2 * max_tokens, max_tokens * group + 1, links)
         self.sizes = [-(-size // 4) * 4 for size in sizes]
         starts = np.cumsum([4, *self.sizes])
         self.host = torch.zeros(int(starts[-1]), dtype=torch.int32, pin_memory=torch.cuda.is_available())
         self.data = torch.zeros_like(self.host, device=device)
         self.starts = [int(s) for s in starts[:-1]]
         self.max_runs, self.max_tokens, self.group = max_runs, max_tokens, group
-        self.num_runs = self.data[:1]
+        self.header = self.data[:2]
         self.num_tokens = 0
         self.most_rows = 0
-        names = ("addresses", "runs", "rows", "ends", "sees", "offsets", "links")
+        names = ("addresses", "runs", "rows", "sees", "offsets", "links")
         self.views = {n: self.data[s : s + z] for n, s, z in zip(names, self.starts, self.sizes, strict=True)}
 
     @classmethod
@@ -77,7 +78,7 @@ class DevicePlan:
     def load(self, plan: Plan) -> None:
         """Copy `plan` over, in one transfer on the current stream."""
         used = 4
-        self.host[0] = len(plan.runs)
+        self.host[0], self.host[1] = len(plan.runs), plan.num_pages
         for start, size, array in zip(self.starts, self.sizes, plan.arrays, strict=True):
             if array.size > size:
                 raise InvalidRequest(f"the plan has {array.size} entries where {size} fit; make DevicePlan larger")
@@ -122,23 +123,28 @@ def decode(
     walk(
         (ctas, 1, 1),
         q, pool.k_packed, pool.v_packed, pool.k_plain, pool.v_plain,
-        view["addresses"], view["runs"], view["rows"], view["ends"], plan.num_runs, view["sees"],
+        view["addresses"], view["runs"], view["rows"], plan.header, view["sees"],
         _table(pool.k, q.device), _table(pool.v, q.device), parts, parts_ml,
         ctypes.c_int64(q.stride(0)), ctypes.c_int64(q.stride(1)), kv_heads, plan.group,
         float(scale * LOG2_E), float(softcap * LOG2_E),
     )  # fmt: skip
     merge(
         (tokens, heads, head_dim // variant.slice),
-        parts, parts_ml, view["runs"], view["ends"], plan.num_runs, view["offsets"], view["links"], sinks, out,
+        parts, parts_ml, view["runs"], plan.header, view["offsets"], view["links"], sinks, out,
         ctypes.c_int64(out.stride(0)), ctypes.c_int64(out.stride(1)), kv_heads, plan.group, ctas,
     )  # fmt: skip
     return out
 
 
+@cache
 def _kernels(variant: Variant) -> tuple[Kernel, Kernel]:
     defines = sorted_defines(variant.defines())
     walk = load_kernel("decode.cu", "decode", defines, 32 * variant.warps, variant.shared_bytes)
-    return walk, load_kernel("merge.cu", "merge", merge_defines(variant), 128, 0)
+    merge = load_kernel("merge.cu", "merge", merge_defines(variant), 256, 0)
+    if torch.cuda.get_device_capability()[0] >= 9:
+        walk.follow_early()
+        merge.follow_early()
+    return walk, merge
 
 
 def merge_defines(variant: Variant) -> tuple[tuple[str, int], ...]:

@@ -17,21 +17,31 @@ class Kernel:
     """A function of a loaded cubin. Arguments: tensors (their address), None, ctypes numbers, int as 32 bits."""
 
     def __init__(self, function: object, threads: int, shared_bytes: int) -> None:
+        from cuda.bindings import driver
+
         self.function = function
-        self.threads = threads
-        self.shared_bytes = shared_bytes
+        self.config = driver.CUlaunchConfig()
+        self.config.blockDimX, self.config.blockDimY, self.config.blockDimZ = threads, 1, 1
+        self.config.sharedMemBytes = shared_bytes
+        self.config.numAttrs = 0
+
+    def follow_early(self) -> None:
+        """From now on start while the kernel before still runs; the source waits where it must (Hopper)."""
+        from cuda.bindings import driver
+
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        self.config.attrs, self.config.numAttrs = [attribute], 1
 
     def __call__(self, grid: tuple[int, int, int], *arguments: object) -> None:
         from cuda.bindings import driver
 
         values = [_as_ctypes(a) for a in arguments]
         addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
-        stream = torch.cuda.current_stream().cuda_stream
-        _check(
-            driver.cuLaunchKernel(
-                self.function, *grid, self.threads, 1, 1, self.shared_bytes, stream, ctypes.addressof(addresses), 0
-            )
-        )
+        self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = grid
+        self.config.hStream = torch.cuda.current_stream().cuda_stream
+        _check(driver.cuLaunchKernelEx(self.config, self.function, ctypes.addressof(addresses), 0))
 
 
 @cache
@@ -46,9 +56,13 @@ def load_kernel(source: str, name: str, defines: tuple[tuple[str, int], ...], th
     major, minor = torch.cuda.get_device_capability()
     module = _check(driver.cuModuleLoadData(compile_kernel(source, dict(defines), f"sm_{major}{minor}")))
     function = _check(driver.cuModuleGetFunction(module, name.encode()))
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _check(driver.cuFuncSetAttribute(function, attribute, shared))
-    return Kernel(function, threads, shared)
+    attributes = driver.CUfunction_attribute
+    _check(driver.cuFuncSetAttribute(function, attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared))
+    # Alike for all: a multiprocessor stands still while it moves the border between cache and shared memory.
+    _check(driver.cuFuncSetAttribute(function, attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100))
+    made = Kernel(function, threads, shared)
+    made.module = module
+    return made
 
 
 @cache

@@ -1,7 +1,7 @@
 """Which query rows read which pages together: the work of one step, as a few integer arrays.
 
 A run is a row of pages that up to 16 query rows read at once. A query row is (query token, query head of
-the group), written token * group + head. Sequences that begin with the same addresses share a run for the
+the group). Sequences that begin with the same addresses share a run for the
 pages they have in common, so those are read once; what is left of each becomes its own run.
 """
 
@@ -39,9 +39,8 @@ class Plan:
     """Arrays for the kernel, int32.
 
     addresses  [A] page addresses of all runs, one after another
-    runs       [R, 4] start in `addresses`, pages, position of the first token, 0
-    rows       [R, 16] query rows, -1 where the tile is not full
-    ends       [R + 1] pages of the runs before each
+    runs       [R, 4] start in `addresses`, pages, position of the first token, pages of all runs up to here
+    rows       [R, 16] query rows, token << 8 | head of the group; -1 where the tile is not full
     sees       [T, 2] positions [from, to) each query token sees
     offsets    [T * group + 1] and links: run * 16 + place of every tile a query row is in
     """
@@ -49,7 +48,6 @@ class Plan:
     addresses: np.ndarray
     runs: np.ndarray
     rows: np.ndarray
-    ends: np.ndarray
     sees: np.ndarray
     offsets: np.ndarray
     links: np.ndarray
@@ -57,9 +55,14 @@ class Plan:
     most_rows: int
 
     @property
+    def num_pages(self) -> int:
+        """Of all runs; a page that several runs read counts for each."""
+        return int(self.runs[:, 1].sum())
+
+    @property
     def arrays(self) -> tuple[np.ndarray, ...]:
         """In the order the kernels take them."""
-        return self.addresses, self.runs, self.rows, self.ends, self.sees, self.offsets, self.links
+        return self.addresses, self.runs, self.rows, self.sees, self.offsets, self.links
 
 
 def plan_items(readers: Sequence[Reader], positions: np.ndarray, group: int, window: int | None = None) -> Plan:
@@ -73,17 +76,16 @@ def plan_items(readers: Sequence[Reader], positions: np.ndarray, group: int, win
     sees = np.stack((low, positions + 1), 1).astype(np.int32)
     stretches = list(_share(list(readers), 0))
     tiles = [(pages, first, tile) for pages, first, tokens in stretches for tile in _tiles(tokens, group)]
-    counts = np.array([len(pages) for pages, _, _ in tiles], np.int64)
     starts, addresses = _lay_out([pages for pages, _, _ in tiles])
     runs = np.zeros((len(tiles), 4), np.int32)
     rows = np.full((len(tiles), TILE), -1, np.int32)
     for i, (pages, first, tile) in enumerate(tiles):
-        runs[i] = (starts[i], len(pages), first, 0)
-        rows[i, : len(tile)] = tile
-    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    offsets, links = _links(rows, len(positions) * group)
+        runs[i, :3] = (starts[i], len(pages), first)
+        rows[i, : len(tile)] = tile // group << 8 | tile % group
+    runs[:, 3] = np.cumsum(runs[:, 1])
+    offsets, links = _links(np.where(rows < 0, -1, (rows >> 8) * group + (rows & 255)), len(positions) * group)
     most = int((rows >= 0).sum(1).max(initial=0))
-    return Plan(addresses, runs, rows, ends, sees, offsets, links, group, most)
+    return Plan(addresses, runs, rows, sees, offsets, links, group, most)
 
 
 def _share(readers: list[Reader], done: int):  # noqa: ANN202

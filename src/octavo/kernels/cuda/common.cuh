@@ -73,6 +73,15 @@ DEV u32 pack16(float low, float high) {
   asm("cvt.rn." T16 "x2.f32 %0,%1,%2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
 }
+DEV u32 pack_bf16(float low, float high) {
+  u32 d;
+  asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(d) : "f"(high), "f"(low));
+  return d;
+}
+DEV float low_bf16(u32 x) { return __uint_as_float(x << 16); }
+DEV float high_bf16(u32 x) { return __uint_as_float(x & 0xFFFF0000u); }
+DEV u32 max_bf16(u32 a, u32 b) { u32 d; asm("max.bf16x2 %0,%1,%2;" : "=r"(d) : "r"(a), "r"(b)); return d; }
+DEV u32 fma_bf16(u32 a, u32 b, u32 c) { u32 d; asm("fma.rn.bf16x2 %0,%1,%2,%3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
 DEV float load16(const u16* p) {
   float f;
 #if HALF
@@ -83,6 +92,21 @@ DEV float load16(const u16* p) {
   return f;
 }
 DEV u16 store16(float f) { return (u16)pack16(f, 0.f); }
+
+// A CTA's turn to another segment, in pages of time; decode.cu and merge.cu lay the line of work out alike.
+constexpr int PAD = 24;
+
+// The next kernel in the stream may start early; it waits before it reads what this one wrote.
+DEV void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+DEV void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // Copies of packed pages into shared memory, completed on an mbarrier (Hopper) or by cp.async groups.
 DEV u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -100,6 +124,11 @@ DEV void barrier_wait(u32 bar, u32 parity) {
   asm volatile(
       "{.reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p,[%0],%1; @p bra done; bra again; done:}"
       ::"r"(bar), "r"(parity) : "memory");
+}
+DEV bool elected() {  // one lane of the warp
+  u32 yes;
+  asm volatile("{.reg .pred p; elect.sync _|p,0xFFFFFFFF; selp.u32 %0,1,0,p;}" : "=r"(yes));
+  return yes;
 }
 DEV void fence_async() { asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory"); }
 #else

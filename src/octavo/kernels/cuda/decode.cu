@@ -1,7 +1,7 @@
 // Decode attention over pages, split over the whole device; partial results for merge.cu.
 //
 // A run is a row of pages that up to ROWS query rows read together. Segment s = (run, KV head, slice of V);
-// the pages of all segments in order are one line of work, of which each CTA takes an equal stretch, and of
+// the pages of all segments in order (behind PAD each) are one line of work, of which each CTA takes an equal stretch; of
 // a segment's pages in that stretch warp w takes every WARPS-th. Part (segment, CTA) lies at slot
 // segment + CTA: along the line one or the other grows at every step, so no two parts share a slot.
 // All lengths come from device memory: a captured graph serves every step.
@@ -26,25 +26,16 @@ struct Feed {
   const int* pages;
   int head, slice, lane;
 
-  DEV const u16* plain_keys(int address) const {
-    if (!K_PACKED && address >= 0) return (const u16*)(pool.k + ((i64)address * pool.heads + head) * K_PAGE);
-    return pool.k16 + ((i64)~address * pool.heads + head) * PAGE * D;
-  }
-  DEV const u16* plain_values(int address) const {
-    const u16* page = pool.v16 + ((i64)~address * pool.heads + head) * PAGE * D;
-    if (!V_PACKED && address >= 0) page = (const u16*)(pool.v + ((i64)address * pool.heads + head) * V_PAGE);
-    return page + slice * VD;
-  }
 #if BULK
   DEV void send(u32 bar, bool packed, u32 bytes) const { barrier_expect(bar, packed ? bytes : 0u); }
   DEV void keys(int stage, int address, bool page = true) const {
-    if (!K_PACKED || !page || lane != 0) return;
+    if (!K_PACKED || !page || !elected()) return;
     const u32 bar = bars + 16 * stage;
     send(bar, address >= 0, K_PAGE);
     if (address >= 0) copy_bulk(ring + stage * K_STAGE, pool.k + ((i64)address * pool.heads + head) * K_PAGE, K_PAGE, bar);
   }
   DEV void values(int stage, int address, bool page = true) const {
-    if (!V_PACKED || !page || lane != 0) return;
+    if (!V_PACKED || !page || !elected()) return;
     const u32 bar = bars + 16 * stage + 8, to = ring + STAGES * K_STAGE + stage * V_STAGE;
     const u8* from = pool.v + ((i64)address * pool.heads + head) * V_PAGE;
     send(bar, address >= 0, V_STAGE);
@@ -76,6 +67,10 @@ struct Feed {
   DEV void wait_keys(int, u32) const { asm volatile("cp.async.wait_group %0;" ::"n"(2 * STAGES - 1) : "memory"); __syncwarp(); }
   DEV void wait_values(int, u32) const { asm volatile("cp.async.wait_group %0;" ::"n"(2 * STAGES - 1) : "memory"); __syncwarp(); }
 #endif
+  DEV void skip(int stage, int ahead, bool more) const {  // past a page that was never asked for
+    keys(stage, ahead, more);
+    values(stage, ahead, more);
+  }
 };
 
 // One row of queries, as int8 in operand order and as it came, with its scale and the tokens it may see.
@@ -90,13 +85,14 @@ DEV void stage_query(u8* shared, int row, const u16* query, int2 sees, float sca
   }
 #pragma unroll
   for (int i = 16; i > 0; i /= 2) peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, i));
-  const float inverse = peak > 0.f ? 127.f / peak : 0.f;
+  const float inverse = peak > 0.f ? __fdividef(127.f, peak) : 0.f;
   const int place = is_split(KF) ? (lane & ~7) + (lane & 1) * 4 + (lane & 7) / 2 : lane;
 #pragma unroll
   for (int i = 0; i < D / 32; i++) {
     const float h = rintf(x[i] * inverse);
     ((signed char*)(shared + S_HIGH))[row * D + 32 * i + place] = (signed char)(int)h;
     if (K_FINE) ((signed char*)(shared + S_LOW))[row * D + 32 * i + place] = (signed char)(int)rintf((x[i] * inverse - h) * 254.f);
+    if (offset(KF) == 0.f && !has_minimum(KF)) continue;
     float sum = h;
 #pragma unroll
     for (int k = 16; k > 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
@@ -128,10 +124,10 @@ DEV void hide(const u8* shared, int lane, int first, float (&score)[R][8][2]) {
     }
 }
 
-// Scores become probabilities relative to s.top, which follows the true maximum at a distance of 6 (64 times).
+// Scores, relative to s.top, become probabilities. s.top follows the true maximum at a distance of 6 (64 times).
 DEV void soften(float (&score)[R][8][2], Sums& s) {
   float most[R][2];
-  bool over = false;
+  bool over = s.empty != 0;
 #pragma unroll
   for (int r = 0; r < R; r++)
 #pragma unroll
@@ -139,16 +135,24 @@ DEV void soften(float (&score)[R][8][2], Sums& s) {
       most[r][e] = score[r][0][e];
 #pragma unroll
       for (int j = 1; j < 8; j++) most[r][e] = fmaxf(most[r][e], score[r][j][e]);
-      over |= most[r][e] > s.top[r][e] + 6.f;
+      over |= most[r][e] > 6.f;
     }
   if (__any_sync(~0u, over))
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        const float top = fmaxf(s.top[r][e], max_tokens(most[r][e])), fade = exp2_(s.top[r][e] - top);
-        s.top[r][e] = top;
+        const u32 bit = 1u << (2 * r + e);
+        float rise = max_tokens(most[r][e]);
+        if (!(s.empty & bit)) rise = fmaxf(rise, 0.f);
+        if (!(rise > NONE)) rise = 0.f;
+        else s.empty &= ~bit;
+        const float fade = exp2_(-fmaxf(rise, 0.f));
+        s.top[r][e] += rise;
         s.sum[r][e] *= fade;
+        s.bias[r][e] *= fade;
+#pragma unroll
+        for (int j = 0; j < 8; j++) score[r][j][e] -= rise;
 #pragma unroll
         for (int i = 0; i < VD / 16; i++) { s.acc[r][i][e] *= fade; s.acc[r][i][2 + e] *= fade; }
         if constexpr (has_minimum(VF))
@@ -160,7 +164,7 @@ DEV void soften(float (&score)[R][8][2], Sums& s) {
     for (int e = 0; e < 2; e++)
 #pragma unroll
       for (int j = 0; j < 8; j++) {
-        score[r][j][e] = exp2_(score[r][j][e] - s.top[r][e]);
+        score[r][j][e] = exp2_(score[r][j][e]);
         s.sum[r][e] += score[r][j][e];
       }
 }
@@ -169,10 +173,12 @@ DEV void soften(float (&score)[R][8][2], Sums& s) {
 DEV void store_part(u8* shared, u8* ring, Sums& s, int warp, int lane, float* part, float2* part_ml) {
   const int t = lane & 3, c = lane >> 2;
   float *tops = (float*)(shared + S_MAX), *sums = (float*)(shared + S_SUM);
+  settle(s);
 #pragma unroll
   for (int r = 0; r < R; r++)
 #pragma unroll
     for (int e = 0; e < 2; e++) {
+      if (s.empty >> (2 * r + e) & 1) s.top[r][e] = NONE;
       const int at = warp * ROWS + 2 * t + e + 8 * r;
       const float sum = sum_tokens(s.sum[r][e]);
       if (c == 0) { tops[at] = s.top[r][e]; sums[at] = sum; }

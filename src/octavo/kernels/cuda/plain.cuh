@@ -2,14 +2,12 @@
 #pragma once
 #include "layout.cuh"
 
-DEV void plain_scores(const u16* page, const u16* query, int lane, const float (&scale)[R][2], float (&score)[R][8][2]) {
+DEV void plain_scores(const u16* page, const u16* query, int lane, float scale, float (&score)[R][8][2]) {
   const int t = lane & 3, c = lane >> 2;
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const u16* key = page + (token_of(c) + 4 * i) * D + 8 * t;
-    float s[R][4];
-#pragma unroll
-    for (int r = 0; r < R; r++) s[r][0] = s[r][1] = s[r][2] = s[r][3] = 0.f;
+    float s[R][4] = {};
 #pragma unroll 4
     for (int step = 0; step < STEPS; step++) {
       const Quad a = *(const Quad*)(key + 32 * step), e = *(const Quad*)(key + 2 * D + 32 * step);
@@ -21,9 +19,7 @@ DEV void plain_scores(const u16* page, const u16* query, int lane, const float (
       }
     }
 #pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-      for (int x = 0; x < 4; x++) score[r][2 * i + x / 2][x % 2] = s[r][x] * scale[r][x % 2];
+    for (int x = 0; x < 4 * R; x++) score[x / 4][2 * i + x / 2 % 2][x % 2] = s[x / 4][x % 4] * scale;
   }
 }
 
@@ -36,14 +32,13 @@ DEV void plain_values(const u16* page, int lane, int live, const float (&p)[R][8
 #pragma unroll
     for (int j = 0; j < 8; j++) b[r][j] = transpose(pack16(p[r][j][0], p[r][j][1]));  // row c, tokens 16t + 2j, + 1
 #pragma unroll
-  for (int m = 0; m < 4; m++) {
-    const u16* value = page + (16 * t + 4 * m) * D + 4 * c;
+  for (int step = 0; step < VD / 32; step++) {
 #pragma unroll
-    for (int step = 0; step < VD / 32; step++) {
+    for (int m = 0; m < 4; m++) {
       Pair v[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        v[i] = *(const Pair*)(value + i * D + 32 * step);
+        v[i] = *(const Pair*)(page + (16 * t + 4 * m + i) * D + 32 * step + 4 * c);
         if (16 * t + 4 * m + i >= live) v[i] = {0, 0};
       }
 #pragma unroll

@@ -3,10 +3,10 @@
 #pragma once
 #include "layout.cuh"
 
-constexpr bool KEEP_LOW = K_FINE && R == 1 && D <= 128;  // low parts in registers, else in shared memory
+constexpr bool KEEP_HIGH = R == 1 && D <= 256, KEEP_LOW = K_FINE && R == 1 && D <= 128;  // else read from shared memory
 
 struct Query {
-  u32 high[R][STEPS][2];  // row c + 8r: channels 32 step + 8t .. + 7 as int8, split where the codes are
+  u32 high[KEEP_HIGH ? R : 1][KEEP_HIGH ? STEPS : 1][2];  // row c + 8r: channels 32 step + 8t .. + 7 as int8, split where the codes are
   u32 low[KEEP_LOW ? STEPS : 1][2];
   float scale[R][2];      // row 2t + e + 8r to log2 units: its scale · softmax scale · log2(e) · factor of the format
   float base[R][2][KSPANS];  // what the accumulator reads for a score of 0
@@ -18,7 +18,7 @@ DEV void load_query(Query& q, const u8* shared, int lane) {
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
-    for (int s = 0; s < STEPS; s++) {
+    for (int s = 0; KEEP_HIGH && s < STEPS; s++) {
       const Pair a = *(const Pair*)(shared + S_HIGH + (c + 8 * r) * D + 32 * s + 8 * t);
       q.high[r][s][0] = a.x; q.high[r][s][1] = a.y;
       if (!KEEP_LOW) continue;
@@ -32,11 +32,18 @@ DEV void load_query(Query& q, const u8* shared, int lane) {
 #pragma unroll
       for (int b = 0; b < KSPANS; b++) {
         float sum = 0.f;
-        for (int s = 0; s < SPAN_STEPS; s++) sum += sums[row * STEPS + b * SPAN_STEPS + s];
+        if constexpr (offset(KF) != 0.f)
+          for (int s = 0; s < SPAN_STEPS; s++) sum += sums[row * STEPS + b * SPAN_STEPS + s];
         q.base[r][e][b] = MAGIC + offset(KF) * sum;
       }
     }
   }
+}
+
+DEV void load_high(const Query& q, const u8* shared, int lane, int r, int step, u32 (&b)[2]) {
+  if (KEEP_HIGH) { b[0] = q.high[r][step][0]; b[1] = q.high[r][step][1]; return; }
+  const Pair x = *(const Pair*)(shared + S_HIGH + ((lane >> 2) + 8 * r) * D + 32 * step + 8 * (lane & 3));
+  b[0] = x.x; b[1] = x.y;
 }
 
 DEV void load_low(const Query& q, const u8* shared, int lane, int r, int step, u32 (&b)[2]) {
@@ -54,7 +61,9 @@ DEV void mean_scores(const Query& q, const u8* page, const u8* shared, int lane,
     const u32 a = is_split(KF) ? prmt(m.x, m.y, 0x6420) : m.x, b = is_split(KF) ? prmt(m.x, m.y, 0x7531) : m.y;
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      imma(sum[r], a, a, b, b, q.high[r][s], sum[r]);
+      u32 h[2];
+      load_high(q, shared, lane, r, s, h);
+      imma(sum[r], a, a, b, b, h, sum[r]);
       if constexpr (K_FINE) {
         u32 l[2];
         load_low(q, shared, lane, r, s, l);
@@ -80,10 +89,13 @@ DEV void load_gains(const u8* gains, int lane, float (&g)[8]) {
   halves(q.x, g[0], g[1]); halves(q.y, g[2], g[3]); halves(q.z, g[4], g[5]); halves(q.w, g[6], g[7]);
 }
 
+// score - top of every row and token.
 DEV void packed_scores(const Query& q, const Constants& k, const u8* page, const u8* shared, int lane,
-                       float (&score)[R][8][2]) {
+                       const float (&top)[R][2], float (&score)[R][8][2]) {
   float mean[R][2] = {};
   if constexpr (CENTRED) mean_scores(q, page, shared, lane, mean);
+#pragma unroll
+  for (int i = 0; i < 2 * R; i++) mean[i / 2][i % 2] -= top[i / 2][i % 2];
   const Quad* codes = (const Quad*)page + lane;
   const u32 table = shared_address(shared) + S_KTABLE + 4 * lane;
   float gain[KSPANS][8], least[has_minimum(KF) ? KSPANS : 1][8];
@@ -107,7 +119,9 @@ DEV void packed_scores(const Query& q, const Constants& k, const u8* page, const
       const bool first = s % SPAN_STEPS == 0;
 #pragma unroll
       for (int r = 0; r < R; r++) {
-        imma(sum[r], x[0], y[0], x[1], y[1], q.high[r][s], first ? k.zero : (const int(&)[4])sum[r]);
+        u32 h[2];
+        load_high(q, shared, lane, r, s, h);
+        imma(sum[r], x[0], y[0], x[1], y[1], h, first ? k.zero : (const int(&)[4])sum[r]);
         if constexpr (K_FINE) {
           u32 l[2];
           load_low(q, shared, lane, r, s, l);

@@ -5,8 +5,10 @@
 #include "scores.cuh"
 
 struct Sums {
-  float top[R][2], sum[R][2];  // of rows 2t + e + 8r: running maximum (log2 units), this lane's part of the denominator
+  float top[R][2], sum[R][2];  // of rows 2t + e + 8r: reference of exponents (log2), this lane's part of the denominator
   float acc[R][VD / 16][4];    // tile 2s + m: channels 32s + 4c + 2m and + 1 (pairs) of rows e = 0, 1
+  float bias[R][2];            // what acc has too much: the zeros of accumulators that were added as they are
+  u32 empty;                   // bit 2r + e: the row has seen nothing so far
   float low[has_minimum(VF) ? VSPANS : 1][R][2];  // this lane's part of sum(p · minimum)
 };
 
@@ -14,12 +16,11 @@ DEV u32 low_bytes(float a, float b, float c, float d) {
   return prmt(prmt(__float_as_uint(a), __float_as_uint(b), 0x0040), prmt(__float_as_uint(c), __float_as_uint(d), 0x0040), 0x5410);
 }
 
-// x[j][e] in ±127 → B of both products: row c's tokens 16t .. + 15. Lanes hold other rows' tokens before.
-DEV void to_operand(const float (&x)[8][2], u32 (&b)[4]) {
-  u32 w[4];
+// w[i]: tokens 2i and 2i + 1 of the lane's eight as bytes, of row e = 0, then of row 1 → B of both products: row c's
+// tokens 16t .. + 15.
+DEV void to_operand(u32 (&w)[4], u32 (&b)[4]) {
 #pragma unroll
-  for (int i = 0; i < 4; i++)  // bytes after: tokens 4i, 4i + 2, 4i + 1, 4i + 3
-    w[i] = transpose(low_bytes(x[2 * i][0], x[2 * i + 1][0], x[2 * i][1], x[2 * i + 1][1]));
+  for (int i = 0; i < 4; i++) w[i] = transpose(w[i]);  // bytes now: tokens 4i, 4i + 2, 4i + 1, 4i + 3
 #pragma unroll
   for (int i = 0; i < 4; i++)
     b[i] = is_split(VF) ? prmt(w[i / 2 * 2], w[i / 2 * 2 + 1], i % 2 ? 0x7632 : 0x5410) : prmt(w[i], w[i], 0x3120);
@@ -27,16 +28,45 @@ DEV void to_operand(const float (&x)[8][2], u32 (&b)[4]) {
 
 // p · gain / step rounded; `low` takes what rounding left, 254 times finer.
 DEV void quantise(const float (&x)[8][2], u32 (&high)[4], u32 (&low)[4]) {
-  float h[8][2], l[8][2];
+  u32 w[4], l[4];
 #pragma unroll
-  for (int j = 0; j < 8; j++)
+  for (int i = 0; i < 4; i++) {
+    float h[4], f[4];
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-      h[j][e] = x[j][e] + MAGIC;
-      if constexpr (V_FINE) l[j][e] = (x[j][e] - (h[j][e] - MAGIC)) * 254.f + MAGIC;
+    for (int n = 0; n < 4; n++) {
+      const float value = x[2 * i + n % 2][n / 2];
+      h[n] = value + MAGIC;
+      if constexpr (V_FINE) f[n] = (value - (h[n] - MAGIC)) * 254.f + MAGIC;
     }
-  to_operand(h, high);
+    w[i] = low_bytes(h[0], h[1], h[2], h[3]);
+    if constexpr (V_FINE) l[i] = low_bytes(f[0], f[1], f[2], f[3]);
+  }
+  to_operand(w, high);
   if constexpr (V_FINE) to_operand(l, low);
+}
+
+// The same in pairs of bf16, p · gain in, steps out: 128 + n has n in its low byte.
+DEV void quantise_pairs(const float (&p)[8][2], const float (&g)[8], u32 (&high)[4], float (&step)[2]) {
+  u32 y[4][2], peak[2], scale[2], w[4];
+#pragma unroll
+  for (int e = 0; e < 2; e++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) y[i][e] = pack_bf16(p[2 * i][e] * g[2 * i], p[2 * i + 1][e] * g[2 * i + 1]);
+    peak[e] = max_bf16(max_bf16(y[0][e], y[1][e]), max_bf16(y[2][e], y[3][e]));
+  }
+  u32 both = max_bf16(prmt(peak[0], peak[1], 0x5410), prmt(peak[0], peak[1], 0x7632));
+#pragma unroll
+  for (int i = 4; i < 32; i *= 2) both = max_bf16(both, __shfl_xor_sync(~0u, both, i));
+#pragma unroll
+  for (int e = 0; e < 2; e++) {
+    const float most = fmaxf(e ? high_bf16(both) : low_bf16(both), 1e-30f), inverse = 126.4f * rcp_(most);
+    scale[e] = pack_bf16(inverse, inverse);
+    step[e] = rcp_(low_bf16(scale[e])) * factor(VF);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    w[i] = prmt(fma_bf16(y[i][0], scale[0], 0x43004300u), fma_bf16(y[i][1], scale[1], 0x43004300u), 0x6420);
+  to_operand(w, high);
 }
 
 // What the accumulators read for a sum of 0: formats with an offset owe offset · sum(p), which a product with
@@ -74,6 +104,7 @@ DEV void packed_values(const Constants& k, const u8* page, const u8* shared, int
       for (int x = 0; x < 16 * R; x++) s.low[b][x / 16][x % 2] += p[x / 16][x / 2 % 8][x % 2] * least[x / 2 % 8];
     }
   float step[R][2];
+  if constexpr (!V_COARSE)
 #pragma unroll
   for (int r = 0; r < R; r++)
 #pragma unroll
@@ -100,11 +131,16 @@ DEV void packed_values(const Constants& k, const u8* page, const u8* shared, int
     if (VSPANS > 1) load_gains(gains + 128 * b, lane, g);
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      float x[8][2];
+      if constexpr (V_COARSE) quantise_pairs(p[r], g, high[r], step[r]);
+      else {
+        float x[8][2];
 #pragma unroll
-      for (int i = 0; i < 16; i++) x[i / 2][i % 2] = VSPANS > 1 ? p[r][i / 2][i % 2] * g[i / 2] : p[r][i / 2][i % 2];
-      quantise(x, high[r], low[r]);
+        for (int i = 0; i < 16; i++) x[i / 2][i % 2] = VSPANS > 1 ? p[r][i / 2][i % 2] * g[i / 2] : p[r][i / 2][i % 2];
+        quantise(x, high[r], low[r]);
+      }
       zero_levels(high[r], base[r]);
+      if constexpr (V_COARSE)
+        for (int e = 0; e < 2; e++) s.bias[r][e] += base[r][e] * step[r][e];
     }
 #pragma unroll
     for (int tile = b * VSPAN / 16; tile < (b + 1) * VSPAN / 16; tile++) {
@@ -123,11 +159,24 @@ DEV void packed_values(const Constants& k, const u8* page, const u8* shared, int
         }
 #pragma unroll
         for (int v = 0; v < 4; v++) {
-          float x = __int_as_float(sum[v]) - base[r][v % 2];
+          float x = __int_as_float(sum[v]);
+          if constexpr (!V_COARSE) x -= base[r][v % 2];  // else left to the bias, which saves this on every value
           if constexpr (V_FINE) x += (__int_as_float(fine[v]) - MAGIC) * LOW;
           s.acc[r][tile][v] += x * step[r][v % 2];
         }
       }
     }
   }
+}
+
+// Takes the bias out; often enough, acc has bits to spare for it.
+DEV void settle(Sums& s) {
+#pragma unroll
+  for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+#pragma unroll
+      for (int i = 0; i < VD / 16; i++) { s.acc[r][i][e] -= s.bias[r][e]; s.acc[r][i][2 + e] -= s.bias[r][e]; }
+      s.bias[r][e] = 0.f;
+    }
 }

@@ -1,81 +1,82 @@
-// The kernel itself: a CTA walks its stretch of the line of work, segment by segment.
+// The kernel itself: a CTA walks its stretch of the line of work, segment by segment. Each segment begins with PAD
+// pages that are not there: what it costs a CTA to change over, so that all end together.
 #pragma once
+#ifdef TRACE
+__device__ unsigned long long trace_at[132 * 16 * 8];
+DEV unsigned long long now_ns() { unsigned long long t; asm volatile("mov.u64 %0,%globaltimer;" : "=l"(t)); return t; }
+#define MARK(i) if ((threadIdx.x & 31) == 0) trace_at[(blockIdx.x * 16 + (threadIdx.x >> 5)) * 8 + i] = now_ns()
+#else
+#define MARK(i)
+#endif
 
 struct Stage { int index; u32 parity; };
 DEV void next(Stage& s) { if (++s.index == STAGES) { s.index = 0; s.parity ^= 1; } }
 
-// Where packed pages are the rule, plain ones go through calls: inlined they would cost the rule its registers.
-struct Scores { float of[R][8][2]; };
-struct Acc { float of[R][VD / 16][4]; };
-struct Scale { float of[R][2]; };
-__device__ __noinline__ void call_scores(const u16* page, const u8* shared, int lane, Scale scale, Scores* to) {
-  plain_scores(page, (const u16*)(shared + S_QUERY), lane, scale.of, to->of);
-}
-__device__ __noinline__ void call_values(const u16* page, int lane, int live, const Scores* p, Acc* acc) {
-  plain_values(page, lane, live, p->of, acc->of);
-}
-template <typename A> DEV void copy(A& to, const A& from) {
-#pragma unroll
-  for (int r = 0; r < R; r++)
-#pragma unroll
-    for (int i = 0; i < sizeof(to[0]) / sizeof(to[0][0]); i++)
-#pragma unroll
-      for (int x = 0; x < sizeof(to[0][0]) / 4; x++) to[r][i][x] = from[r][i][x];
-}
-DEV void rare_scores(const u16* page, const u8* shared, int lane, const Scale& scale, float (&score)[R][8][2]) {
-  Scores to;
-  call_scores(page, shared, lane, scale, &to);
-  copy(score, to.of);
-}
-DEV void rare_values(const u16* page, int lane, int live, const float (&p)[R][8][2], float (&acc)[R][VD / 16][4]) {
-  Scores from;
-  Acc to;
-  copy(from.of, p);
-  copy(to.of, acc);
-  call_values(page, lane, live, &from, &to);
-  copy(acc, to.of);
-}
+struct Row {  // what a row of pages asks of its reader
+  int bounds[3];  // latest start and earliest end of what the tile's rows see; latest end
+  float scale, cap;
+};
 
-// One page of a warp: scores, probabilities, values. The stage is refilled as soon as each half is read.
-DEV void read_page(const Feed& feed, const Query& query, const Constants& kc, const Constants& vc, u8* shared,
-                   const u8* ring, Sums& s, Stage at, int address, int ahead, bool more, int first,
-                   const int (&bounds)[3], float scale, float cap) {
-  const int lane = feed.lane;
-  float score[R][8][2];
-  feed.wait_keys(at.index, at.parity);
-  if (K_PACKED && address >= 0) packed_scores(query, kc, ring + at.index * K_STAGE, shared, lane, score);
-  else {
-    Scale scales;
-    for (int r = 0; r < R; r++) scales.of[r][0] = scales.of[r][1] = scale;
-    if (K_PACKED) rare_scores(feed.plain_keys(address), shared, lane, scales, score);
-    else plain_scores(feed.plain_keys(address), (const u16*)(shared + S_QUERY), lane, scales.of, score);
-  }
-  __syncwarp();
-  feed.keys(at.index, ahead, more);
+// Scores relative to s.top → probabilities, capped and masked. `first`: position of the page's first token.
+DEV void weigh(const Row& row, const u8* shared, int lane, int first, float (&score)[R][8][2], Sums& s) {
 #if SOFTCAP
 #pragma unroll
   for (int i = 0; i < 16 * R; i++) {
     float& x = score[i / 16][i / 2 % 8][i % 2];
-    x = cap * tanh_(x * (1.f / cap));
+    const float top = s.top[i / 16][i % 2];
+    x = row.cap * tanh_((x + top) * (1.f / row.cap)) - top;
   }
 #endif
-  if (first < bounds[0] || first + PAGE > bounds[1]) hide(shared, lane, first, score);
+  if (first < row.bounds[0] || first + PAGE > row.bounds[1]) hide(shared, lane, first, score);
   soften(score, s);
+}
+
+DEV const u16* plain_keys(const Feed& feed, int address) {
+  if (!K_PACKED && address >= 0) return (const u16*)(feed.pool.k + ((i64)address * feed.pool.heads + feed.head) * K_PAGE);
+  return feed.pool.k16 + ((i64)~address * feed.pool.heads + feed.head) * PAGE * D;
+}
+DEV const u16* plain_values(const Feed& feed, int address) {
+  const u16* page = feed.pool.v16 + ((i64)~address * feed.pool.heads + feed.head) * PAGE * D;
+  if (!V_PACKED && address >= 0) page = (const u16*)(feed.pool.v + ((i64)address * feed.pool.heads + feed.head) * V_PAGE);
+  return page + feed.slice * VD;
+}
+DEV void score_plain(const Feed& feed, const Row& row, const u8* shared, int address, float (&score)[R][8][2], const Sums& s) {
+  plain_scores(plain_keys(feed, address), (const u16*)(shared + S_QUERY), feed.lane, row.scale, score);
+#pragma unroll
+  for (int i = 0; i < 16 * R; i++) score[i / 16][i / 2 % 8][i % 2] -= s.top[i / 16][i % 2];
+}
+
+// A packed page: scores, probabilities, values. The stage is refilled as soon as each half is read.
+DEV void read_packed(const Feed& feed, const Row& row, const Query& query, const Constants& kc, const Constants& vc,
+                     const u8* shared, const u8* ring, Sums& s, Stage at, int address, int ahead, bool more, int first) {
+  float score[R][8][2];
+  feed.wait_keys(at.index, at.parity);
+  if constexpr (K_PACKED) packed_scores(query, kc, ring + at.index * K_STAGE, shared, feed.lane, s.top, score);
+  else score_plain(feed, row, shared, address, score, s);
+  __syncwarp();
+  feed.keys(at.index, ahead, more);
+  weigh(row, shared, feed.lane, first, score, s);
   feed.wait_values(at.index, at.parity);
-  if (V_PACKED && address >= 0) packed_values(vc, ring + STAGES * K_STAGE + at.index * V_STAGE, shared, lane, score, s);
-  else if (V_PACKED) rare_values(feed.plain_values(address), lane, bounds[2] - first, score, s.acc);
-  else plain_values(feed.plain_values(address), lane, bounds[2] - first, score, s.acc);
+  if constexpr (V_PACKED) packed_values(vc, ring + STAGES * K_STAGE + at.index * V_STAGE, shared, feed.lane, score, s);
+  else plain_values(plain_values(feed, address), feed.lane, row.bounds[2] - first, score, s.acc);
   __syncwarp();
   feed.values(at.index, ahead, more);
 }
 
+DEV void read_plain(const Feed& feed, const Row& row, const u8* shared, Sums& s, int address, int first) {
+  float score[R][8][2];
+  score_plain(feed, row, shared, address, score, s);
+  weigh(row, shared, feed.lane, first, score, s);
+  plain_values(plain_values(feed, address), feed.lane, row.bounds[2] - first, score, s.acc);
+}
+
 DEV void clear(Sums& s) {
+  s.empty = (1u << 2 * R) - 1;
 #pragma unroll
   for (int r = 0; r < R; r++)
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      s.top[r][e] = NONE;
-      s.sum[r][e] = 0.f;
+      s.top[r][e] = s.sum[r][e] = s.bias[r][e] = 0.f;
       if constexpr (has_minimum(VF))
         for (int b = 0; b < VSPANS; b++) s.low[b][r][e] = 0.f;
 #pragma unroll
@@ -94,17 +95,21 @@ template <int F> DEV void load_constants(Constants& c, u8* shared, int at, int l
   for (int i = 0; i < levels_of(F); i++) c.levels[i] = from_shared(shared_address(words + 32 * (at + i)));
 }
 
-// runs: x first entry in `addresses`, y pages, z position of the first token. ends[r]: pages of runs before r.
+// runs: x first entry in `addresses`, y pages, z position of the first token, w pages up to this run's end.
+// header: runs, and their pages. rows: token << 8 | query head of the group.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, const u16* v16,
        const int* __restrict__ addresses, const int4* __restrict__ runs, const int* __restrict__ rows,
-       const int* __restrict__ ends, const int* __restrict__ num_runs, const int2* __restrict__ sees,
+       const int2* __restrict__ header, const int2* __restrict__ sees,
        const signed char* ktable, const signed char* vtable, float* parts, float2* parts_ml,
        i64 q_token, i64 q_head, int heads, int group, float scale, float cap) {
   extern __shared__ __align__(128) u8 shared[];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n = *num_runs, lines = heads * SLICES;
-  const i64 total = (i64)ends[n] * lines, stretch = (total + gridDim.x - 1) / gridDim.x;
-  const i64 begin = stretch * blockIdx.x, end = min(begin + stretch, total);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, lines = heads * SLICES;
+  MARK(0);
+  const int2 all = *header;
+  const u32 total = (u32)(all.y + PAD * all.x) * lines, stretch = (total + gridDim.x - 1) / gridDim.x;
+  const u32 begin = stretch * blockIdx.x, end = min(begin + stretch, total);
+  launch_dependents();
   if (begin >= end) return;
   const Pool pool = {k, v, k16, v16, heads};
   if constexpr (is_trellis(KF)) stage_table<KF>(shared + S_KTABLE, ktable);
@@ -116,65 +121,85 @@ decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, cons
   fence_async();
   __syncwarp();
 #endif
-  Constants kc, vc;
-  load_constants<KF>(kc, shared, 4, lane);
-  if (KF == VF) vc = kc;
-  else load_constants<VF>(vc, shared, 8, lane);
   Stage at = {0, 0};
   int run = 0;
-  for (int low = 0, high = n; low < high;) {  // the run in which `begin` lies
-    run = (low + high) / 2;
-    if ((i64)ends[run + 1] * lines <= begin) low = run + 1; else high = run;
-    run = low;
+  for (int low = 0, high = all.x - 1; low < high; run = low) {  // the run in which `begin` lies
+    const int middle = (low + high) / 2;
+    if ((u32)(runs[middle].w + PAD * (middle + 1)) * lines <= begin) low = middle + 1; else high = middle;
   }
-  for (i64 start = begin; start < end; run++) {
+  for (u32 start = begin; start < end; run++) {
     const int4 span = runs[run];
-    const i64 before = (i64)ends[run] * lines;
-    for (int line = span.y ? (int)((start - before) / span.y) : lines; line < lines && start < end; line++) {
-      const i64 first = before + (i64)line * span.y;
-      const int from = (int)(start - first), to = (int)min((i64)span.y, end - first);
-      start = first + to;
+    const u32 length = span.y + PAD, before = (u32)(span.w - span.y + PAD * run) * lines;
+    for (int line = (int)((start - before) / length); line < lines && start < end; line++) {
+      const u32 first = before + (u32)line * length + PAD;
+      const int from = max((int)(start - first), 0), to = (int)min((u32)span.y, (u32)max((int)(end - first), 0));
+      start = first + span.y;
+      if (from >= to) continue;
       const Feed feed = {shared_address(ring), bars, pool, addresses + span.x, line / SLICES, line % SLICES, lane};
       int page = from + warp;
+      const int code = warp < ROWS ? rows[run * 16 + warp] : -1;
+      const int soonest = page < to ? feed.pages[page] : 0;
+      wait_for_previous();  // so far only the plan was read, which no kernel writes
       Stage fill = at;
+      feed.keys(fill.index, soonest, page < to);
+      feed.values(fill.index, soonest, page < to);
+      for (int row = warp; row < ROWS; row += WARPS) {
+        const int one = row == warp ? code : rows[run * 16 + row];
+        const u16* query = one < 0 ? nullptr : q + (one >> 8) * q_token + (feed.head * group + (one & 255)) * q_head;
+        stage_query(shared, row, query, one < 0 ? make_int2(0, 0x7FFFFFFF) : sees[one >> 8], scale, lane);
+      }
+      MARK(1);
+      __syncthreads();
+      Query query;
+      load_query(query, shared, lane);
+      Constants kc, vc;
+      load_constants<KF>(kc, shared, 4, lane);
+      if (KF == VF) vc = kc;
+      else load_constants<VF>(vc, shared, 8, lane);
+      Row row = {{0, 0x7FFFFFFF, 0}, scale, cap};
+      for (int i = 0; i < ROWS; i++) {
+        const int stop = ((const int*)(shared + S_TO))[i];
+        row.bounds[0] = max(row.bounds[0], ((const int*)(shared + S_FROM))[i]);
+        row.bounds[1] = min(row.bounds[1], stop);
+        if (stop != 0x7FFFFFFF) row.bounds[2] = max(row.bounds[2], stop);
+      }
+      Sums s;
+      clear(s);
+      // The other stages are asked for behind every warp's first: all warps then start early.
 #pragma unroll
-      for (int i = 0; i < STAGES; i++) {
+      for (int i = 1; i < STAGES; i++) {
+        next(fill);
         const bool some = page + i * WARPS < to;
         const int address = some ? feed.pages[page + i * WARPS] : 0;
         feed.keys(fill.index, address, some);
         feed.values(fill.index, address, some);
-        next(fill);
       }
-      for (int row = warp; row < ROWS; row += WARPS) {
-        const int code = rows[run * 16 + row];
-        const u16* query = code < 0 ? nullptr : q + (code / group) * q_token + (feed.head * group + code % group) * q_head;
-        stage_query(shared, row, query, code < 0 ? make_int2(0, 0x7FFFFFFF) : sees[code / group], scale, lane);
-      }
-      __syncthreads();
-      Query query;
-      load_query(query, shared, lane);
-      int bounds[3] = {0, 0x7FFFFFFF, 0};  // latest start and earliest end of what rows see; latest end
-      for (int row = 0; row < ROWS; row++) {
-        const int stop = ((const int*)(shared + S_TO))[row];
-        bounds[0] = max(bounds[0], ((const int*)(shared + S_FROM))[row]);
-        bounds[1] = min(bounds[1], stop);
-        if (rows[run * 16 + row] >= 0) bounds[2] = max(bounds[2], stop);
-      }
-      Sums s;
-      clear(s);
-      int address = page < to ? feed.pages[page] : 0;
+      int address = soonest;
       int ahead = page + STAGES * WARPS < to ? feed.pages[page + STAGES * WARPS] : 0;
-      for (; page < to; page += WARPS) {
+      MARK(2);
+      bool plain = false;  // read in a loop of their own: within this one they would cost it its registers
+      for (int since = 0; page < to; page += WARPS) {
         const int following = page + WARPS < to ? feed.pages[page + WARPS] : 0;
         const int farther = page + (STAGES + 1) * WARPS < to ? feed.pages[page + (STAGES + 1) * WARPS] : 0;
-        read_page(feed, query, kc, vc, shared, ring, s, at, address, ahead,
-                  page + STAGES * WARPS < to, span.z + PAGE * page, bounds, scale, cap);
+        const bool more = page + STAGES * WARPS < to;
+        if (address >= 0) {
+          read_packed(feed, row, query, kc, vc, shared, ring, s, at, address, ahead, more, span.z + PAGE * page);
+          if (V_COARSE && ++since == 16) { settle(s); since = 0; }
+        } else {
+          plain = true;
+          feed.skip(at.index, ahead, more);
+        }
         next(at);
         address = following;
         ahead = farther;
       }
-      const i64 slot = ((i64)run * lines + line) + blockIdx.x;
+      if (plain)
+        for (page = from + warp; page < to; page += WARPS)
+          if (feed.pages[page] < 0) read_plain(feed, row, shared, s, feed.pages[page], span.z + PAGE * page);
+      MARK(4);
+      const i64 slot = (i64)run * lines + line + blockIdx.x;
       store_part(shared, ring, s, warp, lane, parts + slot * ROWS * VD, parts_ml + slot * ROWS);
+      MARK(5);
     }
   }
 }

@@ -1,0 +1,132 @@
+"""Decode attention of the GPU kernels against PyTorch's bf16 attention: check first, then time.
+
+python benchmarks/kernels.py [--json FILE] [--quick]      prints tables, then one JSON line
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).parents[1])]
+
+import torch
+
+from benchmarks.setup import (
+    Load,
+    compile_all,
+    plans,
+    provenance,
+    random_pool,
+    read_bandwidth,
+    sdpa_us,
+    time_us,
+)
+from octavo.errors import OctavoError
+from octavo.kernels.decode import decode
+from octavo.kernels.variants import choose
+from tests.kernels.cases import Shape, measure
+
+A256K = Load("A256k", 8, 4, 128, 262144)
+A32K = Load("A32k", 8, 4, 128, 32768)
+FORMATS = (
+    "turbo8", "turbo4", "turbo3", "turbo2", "q8_0", "q6_0", "q5_1", "q5_0", "q4_0",
+    "turbo4_tcq", "turbo3_tcq", "turbo2_tcq", "turbo8:turbo4", "turbo8:turbo3", "q8_0:q4_0", "turbo8:turbo3_tcq",
+)  # fmt: skip
+FOUR_BITS = (
+    A32K,
+    Load("A128k", 8, 4, 128, 131072),
+    Load("B 8 x 32k", 8, 4, 128, 32768, batch=8),
+    Load("C 128k D256", 2, 8, 256, 131072),
+    Load("D256 8 x 32k", 4, 4, 256, 32768, batch=8),
+    Load("D64 8 x 32k", 8, 4, 64, 32768, batch=8),
+    replace(A256K, name="A256k 16 rows", queries=4),
+    replace(A32K, name="A32k 32 agents", agents=32),
+)
+"""What 4-bit pages are timed on besides A256k."""
+
+TOLERANCE = 1.5e-2
+"""Relative error on Gaussian data that int8 arithmetic may have."""
+
+
+@dataclass(frozen=True)
+class Case:
+    pair: str
+    load: Load
+
+    @property
+    def k(self) -> str:
+        return self.pair.partition(":")[0]
+
+    @property
+    def v(self) -> str:
+        return self.pair.partition(":")[2] or self.k
+
+    @property
+    def rows(self) -> int:
+        return min(16, self.load.group * self.load.queries * self.load.agents)
+
+
+def check(cases: list[Case]) -> float:
+    """The largest relative error over the cases' formats and head dims; raises where one is too large."""
+    worst = 0.0
+    for case in cases:
+        shape = Shape(case.k, case.v, case.load.head_dim, group=case.load.group, lengths=(65, 700, 4095), queries=case.load.queries)
+        error = measure(shape)
+        worst = max(worst, error)
+        if not error < TOLERANCE:
+            raise OctavoError(f"{case.pair}, head_dim {case.load.head_dim}: relative error {error:.4f} > {TOLERANCE}")
+    return worst
+
+
+def run(case: Case, bandwidth: float, base_us: float) -> dict[str, object]:
+    """Time one case; `base_us` is the bf16 attention of the same load."""
+    load = case.load
+    slots = max(load.pages, (1 << 29) // (load.kv_heads * 64 * load.head_dim * 2))
+    slots -= slots % load.pages
+    pool = random_pool(case.k, case.v, load, slots)
+    every = plans(load, slots)
+    q = torch.randn(load.batch * load.agents * load.queries, load.kv_heads * load.group, load.head_dim, device="cuda").bfloat16()
+    us = time_us([lambda p=p: decode(q, pool, p, scale=load.head_dim**-0.5) for p in every * max(1, 16 // len(every))])
+    moved = load.pages * load.kv_heads * (pool.k_packed.shape[-1] + pool.v_packed.shape[-1])
+    return {
+        "pair": case.pair, "load": load.name, "us": round(us, 1), "read_share": round(moved / us * 1e6 / bandwidth, 3),
+        "speedup": round(base_us / us, 2) if base_us else None, "bytes": moved,
+    }  # fmt: skip
+
+
+def main(argv: list[str] | None = None, *, quick: bool = False, file: str | None = None) -> dict[str, object]:
+    """Check and time everything; returns what the last line prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", dest="file", default=file)
+    parser.add_argument("--quick", action="store_true", default=quick)
+    options = parser.parse_args([] if argv is None else argv)
+    cases = [Case(pair, A256K) for pair in (FORMATS[:4] if options.quick else FORMATS)]
+    cases += [Case(pair, load) for load in FOUR_BITS for pair in (("turbo4",) if options.quick else ("turbo4", "q4_0"))]
+    cases += [Case(pair, FOUR_BITS[6]) for pair in ("turbo8", "turbo3", "turbo2")]
+    compile_all([choose(c.k, c.v, c.load.head_dim, c.rows, centred=True) for c in cases])
+    print(f"checked: largest relative error {check(cases):.5f}", flush=True)
+    bandwidth = read_bandwidth()
+    print(f"read bandwidth {bandwidth / 1e12:.2f} TB/s")
+    bases: dict[str, float] = {}
+    rows = []
+    for case in cases:
+        load = case.load
+        if load.name not in bases:
+            bases[load.name], which = sdpa_us(load) if load.agents == 1 else (0.0, "none")
+            print(f"{load.name}: bf16 attention {bases[load.name]:.1f} us ({which})", flush=True)
+        rows.append(run(case, bandwidth, bases[load.name]))
+        print("  {pair:18} {us:8.1f} us  {read_share:.2f} of read  {speedup} x".format(**rows[-1]), flush=True)
+    result = provenance() | {"read_tb_s": round(bandwidth / 1e12, 3), "bf16_us": bases, "rows": rows}
+    if options.file:
+        Path(options.file).write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+    return result
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

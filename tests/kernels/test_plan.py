@@ -1,0 +1,62 @@
+"""Plans: every row meets each of its pages once, and shared pages are read once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.kernels.plan import TILE, Plan, Reader, plan_items
+
+
+def readers(tables: list[list[int]], queries: int = 1) -> list[Reader]:
+    return [Reader(np.array(t, np.int32), range(i * queries, (i + 1) * queries)) for i, t in enumerate(tables)]
+
+
+def pages_of(plan: Plan, row: int) -> list[tuple[int, int]]:
+    """(position of its first token, address) of every page that a query row meets."""
+    met = []
+    for link in plan.links[plan.offsets[row] : plan.offsets[row + 1]]:
+        start, count, first, _ = plan.runs[link // TILE]
+        assert plan.rows[link // TILE, link % TILE] == row // plan.group << 8 | row % plan.group
+        met += [(first + 64 * i, int(a)) for i, a in enumerate(plan.addresses[start : start + count])]
+    return sorted(met)
+
+
+@pytest.mark.parametrize("group", [1, 3, 4, 16])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_every_row_meets_each_of_its_pages_once(group: int, queries: int) -> None:
+    tables = [[5, 7, 1, -2], [5, 7, 1, 9, -3], [5, 8, -4], [6, -5], [-6]]
+    plan = plan_items(readers(tables, queries), np.arange(len(tables) * queries), group)
+    for i, table in enumerate(tables):
+        for row in range(i * queries * group, (i + 1) * queries * group):
+            assert pages_of(plan, row) == [(64 * n, a) for n, a in enumerate(table)]
+
+
+def test_shared_pages_are_one_run() -> None:
+    shared = list(range(100))
+    plan = plan_items(readers([[*shared, -1 - i] for i in range(4)]), np.full(4, 6400), 4)
+    assert plan.runs[:, 1].tolist() == [100, 1, 1, 1, 1]
+    assert plan.most_rows == 16
+
+
+def test_tiles_of_one_stretch_share_its_addresses() -> None:
+    plan = plan_items(readers([[3, 4, 5]] * 9), np.full(9, 100), 4)
+    assert plan.addresses.tolist() == [3, 4, 5]
+    assert plan.runs[:, 0].tolist() == [0, 0, 0]
+    assert plan.runs[:, 3].tolist() == [3, 6, 9]
+
+
+def test_a_window_bounds_what_a_token_sees() -> None:
+    plan = plan_items(readers([[1, 2]]), np.array([100]), 1, window=30)
+    assert plan.sees.tolist() == [[71, 101]]
+
+
+def test_positions_count_from_the_first_page_given() -> None:
+    plan = plan_items([Reader(np.array([4, 5], np.int32), range(1), first=640)], np.array([700]), 1)
+    assert plan.runs[0].tolist() == [0, 2, 640, 2]
+
+
+def test_nothing_to_read_is_a_plan_too() -> None:
+    plan = plan_items([], np.zeros(0, np.int64), 4)
+    assert plan.num_pages == 0
+    assert plan.most_rows == 0
