@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 
@@ -164,3 +165,11 @@ def test_a_log_keeps_answers_and_asks_failures_again(tmp_path: Path) -> None:
     other = Scripted(*[Answer.of("no")] * 3)
     answer_all(other, items(3), SampleLog(path, {"run": 2}), lambda done, total: None)
     assert other.asked == 3
+
+
+def test_a_server_that_does_not_even_connect_in_time_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*args: Any, **options: Any) -> None:
+        raise URLError(TimeoutError("timed out"))
+
+    monkeypatch.setattr("octavo.evaluation.client.urlopen", late)
+    assert UrlAnswerer("http://x/v1", "m").answer(Question(4, tokens=(1,))).status == "timeout"

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from octavo.cli import main
 from octavo.evaluation import setup
+from octavo.recipe import Recipe, RecipeFile, Scales
 from tests.evaluation.bench import loaded, said
 
 pytest.importorskip("matplotlib")
@@ -59,6 +61,25 @@ def test_kld(capsys: pytest.CaptureFixture[str], text: Path, monkeypatch: pytest
     assert report["setup"]["recipe"]["rotate"] is False and report["setup"]["recipe"]["recent"] == 0
     assert {"version", "commit", "device", "model", "text", "dtype"} <= report["setup"].keys()
     assert Path("reports/kld-tiny/index.html").exists() and Path("reports/kld-tiny/kld-192.png").exists()
+
+
+def test_recipe_files_are_measured(
+    capsys: pytest.CaptureFixture[str], text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("octavo.evaluation.validity.MAX_PPL", 1e9)
+    monkeypatch.setattr("octavo.evaluation.validity.MIN_CONTROL_TOP1", 0.9)
+    recipe = Recipe("q8_0", "q4_0", recent=0, layers="1=q4_0", scales=Scales({0: torch.ones(2, 64)}, "ratio"))
+    RecipeFile(recipe).write(tmp_path / "r.toml")
+    arguments = ["kld", "tiny", "--text", str(text), "--ctx", "128", "--recipe", str(tmp_path / "r.toml")]
+    status, found, _ = run(capsys, *arguments, "--json")
+    assert status == 0 and [row["target"] for row in found["rows"]] == ["q8_0:q4_0+layers+scales"]
+    own = found["rows"][0]
+    assert own["layers"] == "1=q4_0:q4_0" and found["control"]["layers"] == ""
+    status, found, _ = run(capsys, *arguments, "--formats", "q4_0,q8_0:q4_0", "--json")
+    targets = ["q8_0:q4_0+layers+scales", "q4_0:q4_0+scales", "q8_0:q4_0+scales"]
+    assert [row["target"] for row in found["rows"]] == targets
+    few, own_again, many = sorted(found["rows"], key=lambda row: float(row["bits_per_value"]))
+    assert own_again == own and few["mean_kld"] != own["mean_kld"] != many["mean_kld"]
 
 
 def test_an_invalid_run_leaves_with_1_and_no_rows(capsys: pytest.CaptureFixture[str], text: Path) -> None:
