@@ -177,7 +177,7 @@ def test_recipes_are_refused_by_other_models() -> None:
     loaded = tiny_loaded("llama")
     made = facts(weights=weights_digest(loaded.module))
     Engine(loaded, Recipe(model=made), memory="8MB").close()
-    with pytest.raises(InvalidRequest, match="made for tiny-llama, not for tiny-llama: weights .* there, .* here"):
+    with pytest.raises(InvalidRequest, match=r"not for tiny-llama: weights .* there, .* here"):
         Engine(tiny_loaded("llama", 1), Recipe(model=made), memory="8MB")
     with pytest.raises(InvalidRequest, match="architecture llama there, gemma3 here; cache full: 2 layers"):
         Engine(tiny_loaded("gemma3"), Recipe(model=made), memory="8MB")

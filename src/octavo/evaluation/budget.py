@@ -26,7 +26,7 @@ from octavo.formats.registry import get_format
 from octavo.model.shape import ModelShape
 from octavo.recipe import Recipe, layers_of
 
-__all__ = ["FORMATS", "PROBE", "Sensitivity", "best_uniform", "fit_budget", "probe_layers"]
+__all__ = ["FORMATS", "PROBE", "Sensitivity", "best_uniform", "check_budget", "fit_budget", "probe_layers"]
 
 FORMATS = ("turbo2_tcq", "turbo3_tcq", "turbo4_tcq", "q6_0", "turbo8")
 """What layers may get, from few bits to many."""
@@ -76,19 +76,28 @@ def fit_budget(
     formats: Sequence[str] = FORMATS,
 ) -> Recipe:
     """`recipe` with formats by layer: the least expected KLD at `bits` stored bits a value or less."""
+    check_budget(recipe, shape, bits, formats)
     choices = [choices_of(s, recipe, shape, formats) for s in found]
     at = [0] * len(found)
     values = sum(64 * shape.layers[s.layer].kv_heads * shape.layers[s.layer].head_dim for s in found)
     left = bits * values / 8 - sum(ladder[0].nbytes for ladder in choices)
-    if left < 0:
-        least = sum(ladder[0].nbytes for ladder in choices) * 8 / values
-        raise InvalidRequest(f"{bits:g} bits a value are too few: {formats[0]} everywhere takes {least:.3f}")
     while steps := [step for n, i in enumerate(at) for step in upgrades(n, i, choices[n], left)]:
         _, n, to = max(steps)
         left -= choices[n][to].nbytes - choices[n][at[n]].nbytes
         at[n] = to
     chosen = {(s.layer, s.side): choices[n][at[n]].format for n, s in enumerate(found)}
     return by_layer(chosen, recipe, shape)
+
+
+def check_budget(
+    recipe: Recipe, shape: ModelShape, bits: float, formats: Sequence[str] = FORMATS
+) -> None:
+    """Raise InvalidRequest where the smallest of `formats` in all layers is more than `bits` bits a value."""
+    least, name = min((bits_per_value(recipe.with_(k=f, v=f), shape), f) for f in formats)
+    if bits < least:
+        raise InvalidRequest(
+            f"{bits:g} bits a value are too few: {name} in all layers takes {least:.4g} on this model"
+        )
 
 
 def upgrades(n: int, at: int, choices: Sequence[Choice], left: float) -> list[tuple[float, int, int]]:
@@ -139,12 +148,10 @@ def best_uniform(
         for choice in choices_of(s, recipe, shape, formats):
             for k, v in loss:
                 loss[k, v] += choice.kld if choice.format == (k if s.side == "k" else v) else 0.0
-    fitting = [
+    check_budget(recipe, shape, bits, formats)
+    _, (k, v) = min(
         (kld, pair)
         for pair, kld in loss.items()
         if bits_per_value(recipe.with_(k=pair[0], v=pair[1]), shape) <= bits
-    ]
-    if not fitting:
-        raise InvalidRequest(f"no pair of {', '.join(formats)} fits in {bits:g} bits a value")
-    _, (k, v) = min(fitting)
+    )
     return recipe.with_(k=k, v=v)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from octavo.errors import InvalidRequest
-from octavo.evaluation.budget import best_uniform, fit_budget, probe_layers
+from octavo.evaluation.budget import best_uniform, check_budget, fit_budget, probe_layers
 from octavo.evaluation.calibrate import Statistics, choose_scales, collect
 from octavo.evaluation.identity import version
 from octavo.evaluation.judge import Judge
@@ -76,6 +76,9 @@ def make_recipe_file(
 
     The last quarter of the windows (at least one) only judges. `bench` should quantise all tokens.
     """
+    recipe.check(bench.loaded.shape, bench.loaded.name)
+    if budget is not None:
+        check_budget(recipe, bench.loaded.shape, budget)
     choosing, judging = split(windows)
     chosen = choose(bench, recipe, choosing, rule, budget, progress)
     judge, kld = make_judge(bench, judging), {}

@@ -106,7 +106,7 @@ class Store:
             tail = x[:, (pages - 1) * PAGE :].mean(1, keepdim=True)
             x = torch.cat([x, tail.expand(-1, pad, -1)], 1)
         codec = self.codecs[side][layer]
-        back = codec.decode(codec.encode(x.reshape(g * pages, PAGE, d)), x.dtype)
+        back = codec.decode(codec.encode(x.reshape(g * pages, PAGE, d).contiguous()), x.dtype)
         return back.reshape(g, pages * PAGE, d)[:, :t]
 
 
