@@ -91,7 +91,7 @@ def prefill_memory(loaded: object, length: int, pair: str, memory: str) -> dict[
     """Peak memory beyond model and pool, and milliseconds, of the last 2,048 tokens of a prefill of
     `length`."""
     engine = Engine(
-        loaded, Recipe.from_pair(pair), memory=memory, context=length + 8, chunk=2048, max_sequences=1
+        loaded, Recipe.from_pair(pair), memory=memory, context=length + 64, chunk=2048, max_sequences=1
     )
     for pool in engine._core.memory.pools:
         fill(pool)
@@ -169,46 +169,44 @@ def main() -> None:
     note(name="weights", bytes=weights)
     for pair in ("turbo4", "plain"):
         engine = make(
-            loaded,
-            pair,
-            "12GB" if pair == "turbo4" else "24GB",
-            lengths[1] + 1024,
-            compile=not options.no_compile,
-        )
-        assert not isinstance(engine._core.backend, TorchBackend), engine.stats().backend
-        for length in lengths if pair == "turbo4" else lengths[:1]:
-            began = time.perf_counter()
-            row = measure(engine, 1, length)
-            roof = (weights + row["kv_bytes"]) / bandwidth * 1e3
-            note(
-                name="batch 1",
-                pair=pair,
-                **row,
-                roofline_ms=roof,
-                of_roofline=roof / row["ms"],
-                took_s=time.perf_counter() - began,
-            )
-        note(name="capture", pair=pair, seconds=engine._core.graphs.capture_s)
-        engine.close()
-        del engine
-        gc.collect()
-        torch.cuda.empty_cache()
-    for pair in ("turbo4", "plain"):
-        engine = make(
             loaded, pair, "30GB" if pair == "turbo4" else "90GB", many[1] + 1024, max_sequences=many[0]
         )
+        assert not isinstance(engine._core.backend, TorchBackend), engine.stats().backend
         note(name="batch", pair=pair, **measure(engine, *many))
-        engine.close()
+        if pair == "turbo4":
+            note(name="batch 1, graph alone", pair=pair, **measure(engine, 1, lengths[0]))
+        drop(engine)
         del engine
-        gc.collect()
-        torch.cuda.empty_cache()
-    note(name="prefill memory", pair="turbo4", **prefill_memory(loaded, 2 * lengths[1], "turbo4", "14GB"))
+    note(
+        name="prefill memory", pair="turbo4", **prefill_memory(loaded, 2 * lengths[1] - 64, "turbo4", "14GB")
+    )
+    engine = make(loaded, "turbo4", "12GB", lengths[1] + 1024, compile=not options.no_compile)
+    for length in lengths:
+        began = time.perf_counter()
+        row = measure(engine, 1, length)
+        roof = (weights + row["kv_bytes"]) / bandwidth * 1e3
+        took = time.perf_counter() - began
+        ratio = {"roofline_ms": roof, "of_roofline": roof / row["ms"], "took_s": took}
+        note(name="batch 1, compiled", pair="turbo4", **row, **ratio)
+    note(name="compile and capture", seconds=engine._core.graphs.capture_s)
+    drop(engine)
+    del engine
     if not options.no_peer:
         for length in lengths:
-            note(
-                name="transformers static cache", **transformers_ms(module, length - 64, sizes["vocab_size"])
-            )
+            peer = transformers_ms(module, length - 64, sizes["vocab_size"])
+            note(name="transformers static cache", **peer)
     print(json.dumps(result))
+
+
+def drop(engine: Engine) -> None:
+    """Give the engine's memory back."""
+    engine.close()
+    engine._core.graphs = None
+    engine._core.memory.pools.clear()
+    engine._core.runner.attention.pools = []
+    engine._core.runner.attention.layers = {}
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
