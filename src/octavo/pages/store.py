@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -68,13 +69,13 @@ class Store:
             for layer, codec in zip(group.layers, self.codecs["k"], strict=True)
         )
 
-    @property
+    @cached_property
     def plain_bytes(self) -> int:
         """Bytes of one plain page over all layers of the group."""
         g = self.group
         return len(g.layers) * 2 * g.kv_heads * PAGE * g.head_dim * self.dtype.itemsize
 
-    @property
+    @cached_property
     def packed_bytes(self) -> int:
         """Bytes of one packed page over all layers of the group; 0 if the group is never packed."""
         return sum(self.layer_bytes) if self.packs else 0
