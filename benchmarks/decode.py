@@ -139,7 +139,7 @@ def transformers_ms(module: torch.nn.Module, length: int, vocab: int) -> dict[st
     }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="leave Transformers out")
     parser.add_argument("--no-compile", action="store_true", help="graphs alone")
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_grad_enabled(False)
     sizes, lengths, many = (
         (SMALL, (1024, 4096), (4, 1024)) if options.small else (EIGHT_B, (4096, 131072), (16, 32768))

@@ -115,7 +115,7 @@ def kernels(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, floa
     return found
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--pair", default="turbo4")
     parser.add_argument("--chunk", type=int, default=2048)
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_grad_enabled(False)
     past, n = options.past, options.chunk
     error = check(options.pair)

@@ -24,7 +24,7 @@ VERBS = {
     "bench": "octavo.cli.bench",
     "eval": "octavo.cli.eval",
 }
-"""Verb → module; each has a click command named `command`."""
+"""Verb → module, whose click command is `command`, or module:name."""
 
 INPUT_ERRORS = (InvalidRequest, UnsupportedModel, UnknownDocument)
 
@@ -42,7 +42,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.verbs:
             return None
-        command: click.Command = import_module(self.verbs[cmd_name]).command
+        module, _, name = self.verbs[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name or "command")
         return command
 
     def resolve_command(
