@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import cast
+from types import TracebackType
 
 import torch
 
 from octavo.attention.dispatch import choose_backend
 from octavo.engine.core import Core
 from octavo.engine.documents import Document
+from octavo.engine.intake import Intake, as_batch, usable_context
 from octavo.engine.lock import Lock
 from octavo.engine.memory import Memory
-from octavo.engine.prompts import check_ids, is_list, is_tokens, prompt_tokens
-from octavo.engine.request import Request, collect
+from octavo.engine.request import collect
 from octavo.engine.requests import Completion, Delta, Prompt, Sampling
 from octavo.engine.scoring import score
-from octavo.engine.sequence import Sequence as Tokens
+from octavo.engine.shelf import Shelf
 from octavo.engine.stats import Stats
 from octavo.engine.stream import Stream
-from octavo.engine.text import Output
-from octavo.errors import (
-    DocumentInUse,
-    EngineStopped,
-    InvalidRequest,
-    PromptTooLong,
-    UnknownDocument,
-    unknown,
-)
+from octavo.errors import EngineStopped, InvalidRequest
 from octavo.model.digest import weights_digest
 from octavo.model.load import LoadedModel, load_model
 from octavo.model.rope import fix_rope
@@ -87,12 +76,8 @@ class Engine:
             loaded.shape, recipe, backend, place, loaded.identity, memory,
             sequences=max_sequences, chunk=chunk, everywhere=all_quantised,
         )  # fmt: skip
-        self.name, self.tokenizer, self.shape, self.recipe = (
-            loaded.name,
-            loaded.tokenizer,
-            loaded.shape,
-            recipe,
-        )
+        self.name, self.tokenizer = loaded.name, loaded.tokenizer
+        self.shape, self.recipe = loaded.shape, recipe
         self.context = usable_context(loaded.shape.context, context)
         fix_rope(loaded.module, self.context)
         self._core = Core(
@@ -100,6 +85,8 @@ class Engine:
             chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting, all_quantised=all_quantised,
             compile=compile,
         )  # fmt: skip
+        self._intake = Intake(self._core, self.context)
+        self._shelf = Shelf(self._core)
         self._lock = Lock()
         self._unread: list[Delta] = []
         self._inboxes: dict[int, deque[Delta]] = {}
@@ -110,7 +97,7 @@ class Engine:
     @property
     def documents(self) -> Mapping[str, Document]:
         """The documents held, by name."""
-        return MappingProxyType({n: d for n, d in list(self._core.documents.items()) if d.ready})
+        return self._shelf.held
 
     def document(self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False) -> Document:
         """Prefill `text` once and hold it under `name`; requests are forked from it without computing it
@@ -130,48 +117,14 @@ class Engine:
         self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False
     ) -> Document:
         """Queue a document; it is `ready` after some steps, or its `error` says why not."""
-        raw = raw or not isinstance(text, str) or not self.tokenizer.has_chat
-        if not isinstance(text, str) and not is_tokens(text):
-            raise InvalidRequest("a document is text or token ids")
-        if not len(text):
-            raise InvalidRequest("the document is empty; give at least one character")
-        if isinstance(text, str):
-            tokens = self.tokenizer.document(text, raw=raw)
-        else:
-            tokens = check_ids(text, self.shape.vocab)
         with self._lock:
             self._check_open()
-            self._check_length(len(tokens), "document")
-            taken = self._core.documents
-            name = name or next(
-                f"document-{n}" for n in range(1, len(taken) + 2) if f"document-{n}" not in taken
-            )
-            if name in taken:
-                raise InvalidRequest(
-                    f"a document named {name!r} exists; release it first or choose another name"
-                )
-            sequence = self._sequence(tokens, [], Sampling(), None)
-            sequence.pinned = True
-            document = Document(name, raw, sequence, self._release, self._core.memory.bytes_of)
-            self._core.scheduler.add(sequence)
-            taken[name] = document
-            return document
+            sequence, raw = self._intake.document(text, raw=raw)
+            return self._shelf.begin(sequence, raw, name, self._release)
 
     def _release(self, document: Document) -> None:
         with self._lock:
-            if self._core.documents.get(document.name) is not document:
-                raise UnknownDocument(f"document {document.name!r} was released before")
-            if document.users:
-                raise DocumentInUse(
-                    f"document {document.name!r} is read by {document.users} requests; "
-                    "wait for them or abort them"
-                )
-            del self._core.documents[document.name]
-            if document.ready:
-                self._core.memory.ledger.release(document.sequence.holding)
-            else:
-                self._core.scheduler.remove(document.sequence)
-                document.error = UnknownDocument(f"document {document.name!r} was released before it was ready")
+            self._shelf.release(document)
 
     # requests
 
@@ -186,29 +139,8 @@ class Engine:
         """Queue one request and return its id; `step` runs it. Wrong input is refused here."""
         with self._lock:
             self._check_open()
-            held = self._document(document)
-            sampling = sampling or Sampling()
-            if sampling.seed is None:
-                sampling = replace(sampling, seed=secrets.randbits(64))
-            for token in (*sampling.logit_bias, *sampling.stop_token_ids):
-                if not 0 <= token < self.shape.vocab:
-                    raise InvalidRequest(
-                        f"token {token} does not exist; the model's ids run to {self.shape.vocab - 1}"
-                    )
-            own = prompt_tokens(
-                self.tokenizer,
-                prompt,
-                raw=raw,
-                document_raw=held.raw if held else None,
-                vocab=self.shape.vocab,
-            )
-            base = held.sequence if held else None
-            tokens = [*(base.tokens if base else ()), *own]
-            if not own:
-                raise InvalidRequest("the prompt holds no tokens; give at least one character or message")
-            self._check_length(len(tokens) + 1, "prompt and one new token")
-            sequence = self._sequence(tokens, [], sampling, base)
-            request = Request(sequence, Output(self.tokenizer, sampling.stop), held)
+            held = self._shelf.find(document)
+            request = self._intake.request(prompt, sampling or Sampling(), held, raw=raw)
             self._core.start(request)
             return request.id
 
@@ -282,16 +214,9 @@ class Engine:
         again.
         """
         self._check_open()
-        if not len(tokens):
-            raise InvalidRequest("there are no tokens to score")
-        if chunk < 1:
-            raise InvalidRequest(f"chunk is {chunk}; it must be at least 1")
-        self._check_length(len(tokens), "text")
-        if not 0 <= wanted < len(tokens):
-            raise InvalidRequest(
-                f"wanted is {wanted}; the rows of {len(tokens)} tokens are 0 to {len(tokens) - 1}"
-            )
-        return score(self._core, check_ids(tokens, self.shape.vocab), chunk, next(self._core.ids), wanted)
+        return score(
+            self._core, self._intake.scored(tokens, chunk, wanted), chunk, next(self._core.ids), wanted
+        )
 
     @contextmanager
     def watched(self, see: Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]) -> Iterator[None]:
@@ -334,52 +259,6 @@ class Engine:
 
     # inside
 
-    def _sequence(
-        self, tokens: list[int], keys: list[bytes], sampling: Sampling, base: Tokens | None
-    ) -> Tokens:
-        most = len(tokens) + sampling.max_tokens if sampling.max_tokens is not None else self.context
-        limit = min(most, self.context, self._core.memory.capacity)
-        return Tokens(
-            next(self._core.ids),
-            tokens,
-            len(tokens),
-            limit,
-            sampling,
-            self._core.memory.ledger.new(),
-            base,
-            keys=keys,
-        )
-
-    def _document(self, document: Document | str | None) -> Document | None:
-        if document is None:
-            return None
-        name = document if isinstance(document, str) else document.name
-        held = self.documents.get(name)
-        if held is None or (isinstance(document, Document) and held is not document):
-            near = (
-                str(unknown("document", name, self.documents))
-                if self.documents
-                else f"no document {name!r} is held"
-            )
-            raise UnknownDocument(near)
-        return held
-
-    def _check_length(self, tokens: int, what: str) -> None:
-        capacity = self._core.memory.capacity
-        if tokens > self.context:
-            raise PromptTooLong(
-                f"{what}: {tokens} tokens, but a sequence holds at most {self.context}; shorten the text"
-                + (
-                    " or raise the context"
-                    if self.context < self.shape.context
-                    else " or use a model trained longer"
-                )
-            )
-        if tokens > capacity:
-            raise PromptTooLong(
-                f"{what}: {tokens} tokens, but the whole pool holds {capacity}; raise --memory"
-            )
-
     def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed
@@ -410,21 +289,3 @@ class Engine:
 def check_recipe(recipe: Recipe, loaded: LoadedModel) -> None:
     """Raise InvalidRequest unless the recipe fits the model, and was made for its weights if it says so."""
     recipe.check(loaded.shape, loaded.name, weights_digest(loaded.module) if recipe.model else "")
-
-
-def usable_context(trained: int, asked: int | None) -> int:
-    if asked is None:
-        return trained
-    if not 2 <= asked <= trained:
-        raise InvalidRequest(
-            f"context is {asked}; the model was trained for {trained} tokens, so take 2 to {trained}"
-        )
-    return asked
-
-
-def as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A list of prompts, from one or several."""
-    if not is_list(prompts) or not len(prompts):
-        return [cast(Prompt, prompts)]
-    single = all(isinstance(p, int | Mapping) for p in prompts)
-    return [cast(Prompt, prompts)] if single else list(cast("Sequence[Prompt]", prompts))

@@ -199,10 +199,8 @@ class AsyncEngine:
         return True
 
     def _step(self) -> None:
-        try:
+        with suppress(Exception):  # the engine told every request; later calls are refused with the reason
             self.engine.advance()
-        except Exception:  # every request was told by the engine; later calls are refused with the reason
-            pass
         self._route()
 
     def _route(self) -> None:

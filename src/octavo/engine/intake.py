@@ -1,0 +1,118 @@
+"""What callers give, checked and turned into sequences: wrong input is refused here, before anything is
+queued."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from octavo.engine.core import Core
+from octavo.engine.documents import Document
+from octavo.engine.prompts import check_ids, is_list, is_tokens, prompt_tokens
+from octavo.engine.request import Request
+from octavo.engine.requests import Prompt, Sampling
+from octavo.engine.sequence import Sequence as Tokens
+from octavo.engine.text import Output
+from octavo.errors import InvalidRequest, PromptTooLong
+
+__all__ = ["Intake", "as_batch", "usable_context"]
+
+
+class Intake:
+    """Makes requests and documents for one engine."""
+
+    def __init__(self, core: Core, context: int):
+        self.core = core
+        self.context = context
+        self.tokenizer = core.loaded.tokenizer
+        self.shape = core.loaded.shape
+
+    def request(self, prompt: Prompt, sampling: Sampling, held: Document | None, *, raw: bool) -> Request:
+        """A request behind the document `held`, or on its own; without a seed it gets one."""
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=secrets.randbits(64))
+        for token in (*sampling.logit_bias, *sampling.stop_token_ids):
+            if not 0 <= token < self.shape.vocab:
+                raise InvalidRequest(
+                    f"token {token} does not exist; the model's ids run to {self.shape.vocab - 1}"
+                )
+        document_raw = held.raw if held else None
+        own = prompt_tokens(
+            self.tokenizer, prompt, raw=raw, document_raw=document_raw, vocab=self.shape.vocab
+        )
+        if not own:
+            raise InvalidRequest("the prompt holds no tokens; give at least one character or message")
+        base = held.sequence if held else None
+        tokens = [*(base.tokens if base else ()), *own]
+        self.check_length(len(tokens) + 1, "prompt and one new token")
+        return Request(self._sequence(tokens, sampling, base), Output(self.tokenizer, sampling.stop), held)
+
+    def document(self, text: str | Sequence[int], *, raw: bool) -> tuple[Tokens, bool]:
+        """A document's sequence, and whether it is raw: token ids and models without a chat template are."""
+        raw = raw or not isinstance(text, str) or not self.tokenizer.has_chat
+        if not isinstance(text, str) and not is_tokens(text):
+            raise InvalidRequest("a document is text or token ids")
+        if not len(text):
+            raise InvalidRequest("the document is empty; give at least one character")
+        if isinstance(text, str):
+            tokens = self.tokenizer.document(text, raw=raw)
+        else:
+            tokens = check_ids(text, self.shape.vocab)
+        self.check_length(len(tokens), "document")
+        sequence = self._sequence(tokens, Sampling(), None)
+        sequence.pinned = True
+        return sequence, raw
+
+    def scored(self, tokens: Sequence[int], chunk: int, wanted: int) -> list[int]:
+        """Tokens to score, checked."""
+        if not len(tokens):
+            raise InvalidRequest("there are no tokens to score")
+        if chunk < 1:
+            raise InvalidRequest(f"chunk is {chunk}; it must be at least 1")
+        self.check_length(len(tokens), "text")
+        if not 0 <= wanted < len(tokens):
+            raise InvalidRequest(
+                f"wanted is {wanted}; the rows of {len(tokens)} tokens are 0 to {len(tokens) - 1}"
+            )
+        return check_ids(tokens, self.shape.vocab)
+
+    def check_length(self, tokens: int, what: str) -> None:
+        """Raise PromptTooLong for what can never fit the context or the pool."""
+        capacity = self.core.memory.capacity
+        if tokens > self.context:
+            larger = self.context < self.shape.context
+            raise PromptTooLong(
+                f"{what}: {tokens} tokens, but a sequence holds at most {self.context}; shorten the text or "
+                + ("raise the context" if larger else "use a model trained longer")
+            )
+        if tokens > capacity:
+            raise PromptTooLong(
+                f"{what}: {tokens} tokens, but the whole pool holds {capacity}; raise --memory"
+            )
+
+    def _sequence(self, tokens: list[int], sampling: Sampling, base: Tokens | None) -> Tokens:
+        most = self.context if sampling.max_tokens is None else len(tokens) + sampling.max_tokens
+        limit = min(most, self.context, self.core.memory.capacity)
+        holding = self.core.memory.ledger.new()
+        return Tokens(next(self.core.ids), tokens, len(tokens), limit, sampling, holding, base)
+
+
+def usable_context(trained: int, asked: int | None) -> int:
+    """The context asked for, or the trained length."""
+    if asked is None:
+        return trained
+    if not 2 <= asked <= trained:
+        raise InvalidRequest(
+            f"context is {asked}; the model was trained for {trained} tokens, so take 2 to {trained}"
+        )
+    return asked
+
+
+def as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A list of prompts, from one or several."""
+    if not is_list(prompts) or not len(prompts):
+        return [cast(Prompt, prompts)]
+    single = all(isinstance(p, int | Mapping) for p in prompts)
+    return [cast(Prompt, prompts)] if single else list(cast("Sequence[Prompt]", prompts))

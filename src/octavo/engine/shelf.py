@@ -1,0 +1,68 @@
+"""The documents an engine holds, by name. Callers hold the engine's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from octavo.engine.core import Core
+from octavo.engine.documents import Document
+from octavo.engine.sequence import Sequence
+from octavo.errors import DocumentInUse, InvalidRequest, UnknownDocument, unknown
+
+__all__ = ["Shelf"]
+
+
+class Shelf:
+    """Puts documents up, finds them, takes them down."""
+
+    def __init__(self, core: Core):
+        self.core = core
+
+    @property
+    def held(self) -> Mapping[str, Document]:
+        """Documents that are ready."""
+        return MappingProxyType({n: d for n, d in list(self.core.documents.items()) if d.ready})
+
+    def begin(
+        self, sequence: Sequence, raw: bool, name: str | None, release: Callable[[Document], None]
+    ) -> Document:
+        """Queue a document's prefill under `name`, or under the first free "document-n"."""
+        taken = self.core.documents
+        free = (f"document-{n}" for n in range(1, len(taken) + 2))
+        name = name or next(n for n in free if n not in taken)
+        if name in taken:
+            raise InvalidRequest(f"a document named {name!r} exists; release it first or choose another name")
+        document = Document(name, raw, sequence, release, self.core.memory.bytes_of)
+        self.core.scheduler.add(sequence)
+        taken[name] = document
+        return document
+
+    def find(self, document: Document | str | None) -> Document | None:
+        """The document meant, or UnknownDocument; None for None."""
+        if document is None:
+            return None
+        name = document if isinstance(document, str) else document.name
+        held = self.held
+        found = held.get(name)
+        if found is None or (isinstance(document, Document) and found is not document):
+            raise UnknownDocument(
+                str(unknown("document", name, held)) if held else f"no document {name!r} is held"
+            )
+        return found
+
+    def release(self, document: Document) -> None:
+        """Let a document go; DocumentInUse while requests read it."""
+        name = document.name
+        if self.core.documents.get(name) is not document:
+            raise UnknownDocument(f"document {name!r} was released before")
+        if document.users:
+            raise DocumentInUse(
+                f"document {name!r} is read by {document.users} requests; wait for them or abort them"
+            )
+        del self.core.documents[name]
+        if document.ready:
+            self.core.memory.ledger.release(document.sequence.holding)
+        else:
+            self.core.scheduler.remove(document.sequence)
+            document.error = UnknownDocument(f"document {name!r} was released before it was ready")
