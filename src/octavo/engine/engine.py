@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -18,7 +17,7 @@ from octavo.engine.lock import Lock
 from octavo.engine.memory import Memory
 from octavo.engine.request import collect
 from octavo.engine.requests import Completion, Delta, Prompt, Sampling
-from octavo.engine.scoring import score
+from octavo.engine.scoring import Scoring
 from octavo.engine.shelf import Shelf
 from octavo.engine.stats import Stats
 from octavo.engine.stream import Stream
@@ -31,7 +30,7 @@ from octavo.recipe import Recipe
 __all__ = ["Engine"]
 
 
-class Engine:
+class Engine(Scoring):
     """Serves one model from one pool of pages.
 
     model          hub id, folder, .gguf file, built-in name, or a LoadedModel
@@ -100,8 +99,7 @@ class Engine:
         return self._shelf.held
 
     def document(self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False) -> Document:
-        """Prefill `text` once and hold it under `name`; requests are forked from it without computing it
-        again."""
+        """Prefill `text` once and hold it under `name`; requests are forked from it."""
         document = self.begin_document(text, name=name, raw=raw)
         try:
             while not document.ready:
@@ -185,14 +183,11 @@ class Engine:
         document: Document | str | None = None,
         raw: bool = False,
     ) -> list[Completion]:
-        """Complete a batch of prompts (or one); the result is in their order. A failed request raises its
-        error."""
+        """Complete a batch of prompts (or one), in their order. A failed request raises its error."""
         batch = as_batch(prompts)
         rules = list(sampling) if isinstance(sampling, Sequence) else [sampling] * len(batch)
         if len(rules) != len(batch):
-            raise InvalidRequest(
-                f"{len(batch)} prompts came with {len(rules)} samplings; give one, or one each"
-            )
+            raise InvalidRequest(f"{len(batch)} prompts but {len(rules)} samplings; give one, or one each")
         readers: list[Stream] = []
         try:
             for prompt, rule in zip(batch, rules, strict=True):
@@ -203,34 +198,6 @@ class Engine:
         finally:
             for reader in readers:
                 reader.close()
-
-    def score(
-        self, tokens: Sequence[int], *, chunk: int = 64, wanted: int = 0
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Teacher forcing: (start, final hidden states [n, hidden]) chunk by chunk, on private pages.
-
-        Tokens of one chunk see each other exactly; pages are packed as they are when serving. Rows before
-        `wanted` need not come: then pages are shared, and what the pool already has of them is not computed
-        again.
-        """
-        self._check_open()
-        return score(
-            self._core, self._intake.scored(tokens, chunk, wanted), chunk, next(self._core.ids), wanted
-        )
-
-    @contextmanager
-    def watched(self, see: Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]) -> Iterator[None]:
-        """While it lasts, `score` shows layer, q [T, H, D], k and v [T, G, D] after RoPE to `see`."""
-        attention = self._core.runner.attention
-        attention.watch = see
-        try:
-            yield
-        finally:
-            attention.watch = None
-
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final hidden states [n, hidden] → logits [n, vocab] float32."""
-        return self._core.runner.head(hidden)
 
     def stats(self) -> Stats:
         """Pages by kind, tokens, hits, backend and its reason."""

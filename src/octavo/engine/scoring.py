@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Ids
+from contextlib import contextmanager
 
 import torch
 
 from octavo.engine.batch import make_batch
 from octavo.engine.core import Core
+from octavo.engine.intake import Intake
 from octavo.engine.requests import Sampling
 from octavo.engine.scheduler import Grant
 from octavo.engine.sequence import Sequence
@@ -16,7 +19,48 @@ from octavo.formats.base import PAGE
 from octavo.pages.ledger import Ledger
 from octavo.pages.prefix import page_keys
 
-__all__ = ["score"]
+__all__ = ["Scoring", "score"]
+
+Shown = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""Is shown layer, q [T, H, D], k and v [T, G, D] after RoPE."""
+
+
+class Scoring:
+    """The part of Engine that evaluation uses."""
+
+    _core: Core
+    _intake: Intake
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def score(
+        self, tokens: Ids[int], *, chunk: int = 64, wanted: int = 0
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Teacher forcing: (start, final hidden states [n, hidden]) chunk by chunk, on private pages.
+
+        Tokens of one chunk see each other exactly; pages are packed as they are when serving. Rows before
+        `wanted` need not come: then pages are shared, and what the pool already has of them is not computed
+        again.
+        """
+        self._check_open()
+        return score(
+            self._core, self._intake.scored(tokens, chunk, wanted), chunk, next(self._core.ids), wanted
+        )
+
+    @contextmanager
+    def watched(self, see: Shown) -> Iterator[None]:
+        """While it lasts, `score` shows layer, q [T, H, D], k and v [T, G, D] after RoPE to `see`."""
+        attention = self._core.runner.attention
+        attention.watch = see
+        try:
+            yield
+        finally:
+            attention.watch = None
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Final hidden states [n, hidden] → logits [n, vocab] float32."""
+        return self._core.runner.head(hidden)
 
 
 def score(

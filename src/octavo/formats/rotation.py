@@ -11,7 +11,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-__all__ = ["rotation_block", "rotation_matrix"]
+__all__ = ["random_signs", "rotation_block", "rotation_matrix"]
 
 
 def rotation_block(head_dim: int) -> int:
