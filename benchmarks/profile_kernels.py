@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).parents[1])]
 
 import torch
 
@@ -15,7 +12,13 @@ from octavo.kernels.decode import decode
 from octavo.kernels.variants import choose
 
 if __name__ == "__main__":
-    k, v, queries, warps, stages = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+    k, v, queries, warps, stages = (
+        sys.argv[1],
+        sys.argv[2],
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+        int(sys.argv[5]),
+    )
     load = Load("A256k", 8, 4, 128, 262144, queries=queries)
     pool, plan = random_pool(k, v, load, 4096), plans(load, 4096)[0]
     variant = replace(choose(k, v, 128, 4 * queries, centred=True), warps=warps, stages=stages)

@@ -19,7 +19,7 @@ from octavo.formats.base import PAGE
 from octavo.formats.codec import PageCodec
 from octavo.formats.registry import get_format
 from octavo.kernels.compile import compile_kernel
-from octavo.kernels.decode import DevicePlan, LayerPool, merge_defines
+from octavo.kernels.decode import DevicePlan, LayerPool
 from octavo.kernels.launch import load_kernel
 from octavo.kernels.plan import Reader, plan_items
 from octavo.kernels.variants import Variant
@@ -30,7 +30,7 @@ ROUNDS = 9
 
 @dataclass(frozen=True)
 class Load:
-    """`batch` sequences of `length` tokens with `queries` new ones each, of which `agents` share all pages."""
+    """`batch` sequences of `length` tokens, each read by `agents`, each with `queries` new tokens."""
 
     name: str
     kv_heads: int
@@ -50,7 +50,9 @@ def random_pool(k: str, v: str, load: Load, slots: int, device: str = "cuda") ->
     """Packed pages of random codes with gains near 1/sqrt(D): every byte is different, every value finite."""
     sides = []
     for side, name in (("k", k), ("v", v)):
-        codec = PageCodec(get_format(name), load.head_dim, side, layout="tile", centred=side == "k", dtype=torch.bfloat16)
+        codec = PageCodec(
+            get_format(name), load.head_dim, side, layout="tile", centred=side == "k", dtype=torch.bfloat16
+        )
         data = torch.randint(0, 256, (slots, load.kv_heads, codec.nbytes), dtype=torch.uint8, device=device)
         for section, (start, stop) in codec.sections().items():
             if section in ("gains", "mins", "mean_gain"):
@@ -116,9 +118,12 @@ def sdpa_us(load: Load, device: str = "cuda") -> tuple[float, str]:
     heads = load.kv_heads * load.group
     q = torch.randn(load.batch, heads, load.queries, load.head_dim, device=device, dtype=torch.bfloat16)
     size = (load.batch, load.kv_heads, load.length, load.head_dim)
-    pairs = [[torch.randn(size, device=device, dtype=torch.bfloat16) for _ in range(2)] for _ in range(copies)]
+    pairs = [
+        [torch.randn(size, device=device, dtype=torch.bfloat16) for _ in range(2)] for _ in range(copies)
+    ]
     best = (float("inf"), "none")
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+
         def step(k: Tensor, v: Tensor, backend: SDPBackend = backend) -> Tensor:
             with sdpa_kernel([backend]):
                 return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
@@ -134,9 +139,8 @@ def sdpa_us(load: Load, device: str = "cuda") -> tuple[float, str]:
 
 def compile_all(variants: Sequence[Variant]) -> None:
     """Fill the disk cache, a process a core."""
-    arch = "sm_%d%d" % torch.cuda.get_device_capability()
-    jobs = [("decode.cu", v.defines(), arch) for v in dict.fromkeys(variants)]
-    jobs += [("merge.cu", dict(d), arch) for d in dict.fromkeys(merge_defines(v) for v in variants)]
+    major, minor = torch.cuda.get_device_capability()
+    jobs = [("decode.cu", v.defines(), f"sm_{major}{minor}") for v in dict.fromkeys(variants)]
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1), mp_context=get_context("spawn")) as workers:
         for done in [workers.submit(compile_kernel, *job) for job in jobs]:
             done.result()
@@ -145,7 +149,9 @@ def compile_all(variants: Sequence[Variant]) -> None:
 def provenance() -> dict[str, object]:
     """Commit, device and versions."""
     try:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ).stdout.strip()
     except OSError:
         commit = ""
     return {"commit": commit, "device": torch.cuda.get_device_name(), "torch": torch.__version__}

@@ -1,38 +1,51 @@
-import sys, ctypes
+"""When each warp of a decode launch does what: K,V,QUERIES,WARPS,STAGES,LENGTH ..."""
+
+from __future__ import annotations
+
+import sys
 from dataclasses import replace
-from pathlib import Path
-sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).parents[1])]
-import torch, numpy as np
-from octavo.kernels import variants
-old = variants.Variant.defines
-variants.Variant.defines = lambda self: old(self) | {"TRACE": 1}
-from benchmarks.setup import Load, plans, random_pool, compile_all
-from octavo.kernels import decode as dm
-from octavo.kernels.variants import choose
+
+import numpy as np
+import torch
 from cuda.bindings import driver
-cases=[a.split(",") for a in sys.argv[1:]]
-for k,v,q_,w,s,length in cases:
-    q_,w,s,length=map(int,(q_,w,s,length))
-    load = Load("x", 8, 4, 128, length, queries=q_)
-    pool = random_pool(k, v, load, 4096); every = plans(load, 4096)
-    variant = replace(choose(k, v, 128, 4*q_, centred=True), warps=w, stages=s)
-    q = torch.randn(q_, 32, 128, device="cuda", dtype=torch.bfloat16)
-    g = torch.cuda.CUDAGraph()
-    for p in every[:2]: dm.decode(q, pool, p, scale=.1, variant=variant)
+
+from benchmarks.setup import Load, plans, random_pool
+from octavo.kernels.decode import _kernels, decode
+from octavo.kernels.variants import Variant, choose
+
+PHASES = {0: "entry", 1: "query staged", 2: "loop", 4: "loop end", 5: "stored"}
+WARPS, MARKS = 16, 8
+
+
+class Traced(Variant):
+    """A variant whose warps note the time."""
+
+    def defines(self) -> dict[str, int]:
+        return super().defines() | {"TRACE": 1}
+
+
+def trace(case: str) -> None:
+    """Print when the phases of the last of four launches were reached, in microseconds."""
+    k, v, *numbers = case.split(",")
+    queries, warps, stages, length = map(int, numbers)
+    load = Load(case, 8, 4, 128, length, queries=queries)
+    pool, plan = random_pool(k, v, load, 4096), plans(load, 4096)[0]
+    chosen = replace(choose(k, v, 128, 4 * queries, centred=True), warps=warps, stages=stages)
+    variant = Traced(**vars(chosen))
+    q = torch.randn(queries, 32, 128, device="cuda", dtype=torch.bfloat16)
+    for _ in range(4):
+        decode(q, pool, plan, scale=128**-0.5, variant=variant)
     torch.cuda.synchronize()
-    with torch.cuda.graph(g):
-        for p in (every*4)[:4]: dm.decode(q, pool, p, scale=.1, variant=variant)
-    for _ in range(3): g.replay()
-    torch.cuda.synchronize()
-    walk = dm._kernels(variant)[0]
-    err, ptr, size = driver.cuModuleGetGlobal(walk.module, b"trace_at")
-    host = np.zeros(132*16*8, np.uint64)
-    driver.cuMemcpyDtoH(host.ctypes.data, ptr, host.nbytes)
-    t = host.reshape(132,16,8)[:, :w].astype(np.int64)
-    z = t[..., 0].min()
-    print(k, v, q_, w, s, length)
-    for i,name in enumerate(("entry","query staged","loop","first page","loop end","stored")):
-        x = (t[..., i]-z)/1e3
-        print(f"  {name:13} min {x.min():7.2f} p10 {np.percentile(x,10):7.2f} median {np.median(x):7.2f} p90 {np.percentile(x,90):7.2f} max {x.max():7.2f}")
-    e=(t[...,4].max(1)-z)/1e3
-    print("  CTA ends", np.round(np.sort(e)[[0,13,66,118,125,131]],1), "slowest", np.argsort(e)[-8:])
+    _, address, _ = driver.cuModuleGetGlobal(_kernels(variant)[0].module, b"trace_at")
+    host = np.zeros((132, WARPS, MARKS), np.uint64)
+    driver.cuMemcpyDtoH(host.ctypes.data, address, host.nbytes)
+    times = (host[:, :warps].astype(np.int64) - host[:, :warps, 0].min().astype(np.int64)) / 1e3
+    print(case)
+    for mark, name in PHASES.items():
+        spread = np.percentile(times[..., mark], (0, 10, 50, 90, 100))
+        print(f"  {name:13}" + "".join(f"{x:8.1f}" for x in spread))
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        trace(argument)

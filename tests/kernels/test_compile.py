@@ -11,7 +11,6 @@ import pytest
 from octavo.errors import UnsupportedModel
 from octavo.kernels import compile as compiling
 from octavo.kernels.compile import KernelsUnavailable, compile_kernel
-from octavo.kernels.decode import merge_defines
 from octavo.kernels.variants import KERNEL_FORMATS, SHARED_LIMIT, choose
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'cuda-core[cu13]'")
@@ -33,7 +32,9 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("k", "v", "head_dim", "rows", "settings"), COVER)
-def test_a_covering_set_compiles(k: str, v: str, head_dim: int, rows: int, settings: dict, empty_cache: Path) -> None:
+def test_a_covering_set_compiles(
+    k: str, v: str, head_dim: int, rows: int, settings: dict, empty_cache: Path
+) -> None:
     variant = choose(k, v, head_dim, rows, centred=k != "plain", **settings)
     assert compile_kernel("decode.cu", variant.defines(), "sm_90").startswith(b"\x7fELF")
 
@@ -42,7 +43,6 @@ def test_a_covering_set_compiles(k: str, v: str, head_dim: int, rows: int, setti
 def test_older_architectures_compile(arch: str, empty_cache: Path) -> None:
     variant = choose("turbo4", "q8_0", 128, 4, centred=True)
     assert compile_kernel("decode.cu", variant.defines(), arch)
-    assert compile_kernel("merge.cu", dict(merge_defines(variant)), arch)
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from octavo.kernels.variants import KERNEL_FORMATS
+from octavo.kernels.variants import KERNEL_FORMATS, Variant, choose
 
 from .cases import Shape, measure
+from .pools import compile_all
 
 pytestmark = pytest.mark.gpu
 
@@ -42,33 +43,54 @@ SHAPES = {
 }
 
 
-def tolerance(shape: Shape) -> float:
-    return FLOAT if shape.k == shape.v == "plain" or {shape.k, shape.v} <= {"plain", "q8_0", "turbo8"} else INT8
-
-
-@pytest.mark.parametrize("format", KERNEL_FORMATS)
-@pytest.mark.parametrize("queries", [1, 4])
-def test_every_format_at_every_edge(format: str, queries: int) -> None:
-    shape = Shape(format, format, lengths=(1, 63, 64, 65, 700, 4095), queries=1 if queries == 1 else queries)
-    shape = replace(shape, lengths=tuple(n for n in shape.lengths if n >= queries))
-    assert measure(shape) < tolerance(shape)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("format", ["turbo4", "q4_0", "turbo3_tcq", "turbo8"])
-def test_every_shape(name: str, format: str) -> None:
-    shape = replace(SHAPES[name], k=format, v=format)
-    assert measure(shape) < tolerance(shape)
-
-
-@pytest.mark.parametrize(
-    "pair", ["q8_0:q4_0", "turbo8:turbo3", "turbo4:plain", "plain:turbo4", "q5_1:turbo2_tcq", "turbo4_tcq:turbo3_tcq"]
+PAIRS = (
+    "q8_0:q4_0",
+    "turbo8:turbo3",
+    "turbo4:plain",
+    "plain:turbo4",
+    "q5_1:turbo2_tcq",
+    "turbo4_tcq:turbo3_tcq",
 )
-@pytest.mark.parametrize("queries", [1, 4])
-def test_pairs(pair: str, queries: int) -> None:
-    k, v = pair.split(":")
-    shape = Shape(k, v, lengths=(65, 2000), queries=queries)
-    assert measure(shape) < tolerance(shape)
+FOR_SHAPES = ("turbo4", "q4_0", "turbo3_tcq", "turbo8")
+
+
+def of_format(k: str, v: str, queries: int) -> Shape:
+    return Shape(k, v, lengths=tuple(n for n in EDGES if n >= queries), queries=queries)
+
+
+def of_name(name: str, format: str) -> Shape:
+    return replace(SHAPES[name], k=format, v=format)
+
+
+CASES = {
+    **{f"{f} {q}": of_format(f, f, q) for f in KERNEL_FORMATS for q in (1, 4)},
+    **{f"{p} {q}": of_format(*p.split(":"), q) for p in PAIRS for q in (1, 4)},
+    **{f"{n}, {f}": of_name(n, f) for n in SHAPES for f in FOR_SHAPES},
+}
+
+
+def variant(shape: Shape) -> Variant:
+    """What decode chooses for the shape: as many rows in a tile as its readers fill."""
+    rows = min(16, shape.group * shape.queries * (len(shape.lengths) if shape.shared else 1))
+    centred, half = shape.centred and shape.k != "plain", shape.dtype == torch.float16
+    return choose(
+        shape.k, shape.v, shape.head_dim, rows, centred=centred, softcap=shape.softcap > 0, half=half
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    """The variants of all cases, compiled side by side."""
+    compile_all([("decode.cu", v.defines()) for v in {variant(shape) for shape in CASES.values()}])
+
+
+def tolerance(shape: Shape) -> float:
+    return FLOAT if {shape.k, shape.v} <= {"plain", "q8_0", "turbo8"} else INT8
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_equals_float64_on_the_same_bytes(name: str, compiled: None) -> None:
+    assert measure(CASES[name]) < tolerance(CASES[name])
 
 
 @pytest.mark.slow

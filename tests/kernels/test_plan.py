@@ -9,7 +9,9 @@ from octavo.kernels.plan import TILE, Plan, Reader, plan_items
 
 
 def readers(tables: list[list[int]], queries: int = 1) -> list[Reader]:
-    return [Reader(np.array(t, np.int32), range(i * queries, (i + 1) * queries)) for i, t in enumerate(tables)]
+    return [
+        Reader(np.array(t, np.int32), range(i * queries, (i + 1) * queries)) for i, t in enumerate(tables)
+    ]
 
 
 def pages_of(plan: Plan, row: int) -> list[tuple[int, int]]:

@@ -38,7 +38,9 @@ def cache_folder() -> Path:
 @cache
 def sources() -> dict[str, str]:
     """File name → text of every CUDA source."""
-    return {path.name: path.read_text() for path in sorted(SOURCES.iterdir()) if path.suffix in (".cu", ".cuh")}
+    return {
+        path.name: path.read_text() for path in sorted(SOURCES.iterdir()) if path.suffix in (".cu", ".cuh")
+    }
 
 
 @cache
@@ -50,7 +52,9 @@ def unavailable() -> str | None:
         return "PyTorch sees no CUDA device"
     found = torch.cuda.get_device_capability()
     if found < OLDEST:
-        return f"the GPU has compute capability {found[0]}.{found[1]}; the kernels need {OLDEST[0]}.{OLDEST[1]}"
+        return (
+            f"the GPU has compute capability {found[0]}.{found[1]}; the kernels need {OLDEST[0]}.{OLDEST[1]}"
+        )
     try:
         _cuda_core()
     except KernelsUnavailable as error:
@@ -71,7 +75,7 @@ def compile_kernel(name: str, defines: Mapping[str, int], arch: str) -> bytes:
     return cubin
 
 
-def _cuda_core():  # noqa: ANN202  (its types are not installed everywhere)
+def _cuda_core():
     try:
         import cuda.core as core
 

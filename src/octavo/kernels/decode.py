@@ -13,7 +13,7 @@ from torch import Tensor
 
 from octavo.errors import InvalidRequest
 from octavo.formats.trellis import load_table
-from octavo.kernels.launch import Kernel, load_kernel, multiprocessors, sorted_defines
+from octavo.kernels.launch import Kernel, load_kernel, multiprocessors, shared_limit, sorted_defines
 from octavo.kernels.plan import TILE, Plan
 from octavo.kernels.variants import STATE_BITS, Variant, choose
 
@@ -47,7 +47,15 @@ class DevicePlan:
     Holds up to `max_runs` runs, `max_pages` addresses and `max_tokens` query tokens; `load` fills it.
     """
 
-    def __init__(self, *, max_runs: int, max_pages: int, max_tokens: int, group: int, device: torch.device | str = "cuda"):
+    def __init__(
+        self,
+        *,
+        max_runs: int,
+        max_pages: int,
+        max_tokens: int,
+        group: int,
+        device: torch.device | str = "cuda",
+    ):
         links = max_runs * TILE
         sizes = (max_pages, 4 * max_runs, TILE * max_runs, 2 * max_tokens, max_tokens * group + 1, links)
         self.sizes = [-(-size // 4) * 4 for size in sizes]
@@ -81,7 +89,9 @@ class DevicePlan:
         self.host[0], self.host[1] = len(plan.runs), plan.num_pages
         for start, size, array in zip(self.starts, self.sizes, plan.arrays, strict=True):
             if array.size > size:
-                raise InvalidRequest(f"the plan has {array.size} entries where {size} fit; make DevicePlan larger")
+                raise InvalidRequest(
+                    f"the plan has {array.size} entries where {size} fit; make DevicePlan larger"
+                )
             self.host[start : start + array.size] = torch.from_numpy(array.reshape(-1))
             used = start + array.size
         self.data[:used].copy_(self.host[:used], non_blocking=True)
@@ -112,6 +122,7 @@ def decode(
         variant = choose(
             pool.k, pool.v, head_dim, rows or plan.most_rows,
             centred=pool.centred and pool.k != "plain", softcap=softcap > 0, half=q.dtype == torch.float16,
+            shared_limit=shared_limit(),
         )  # fmt: skip
     walk, merge = _kernels(variant)
     ctas, lines = multiprocessors(), kv_heads * (head_dim // variant.slice)
@@ -157,4 +168,3 @@ def _table(format: str, device: torch.device) -> Tensor | None:
     if format not in STATE_BITS:
         return None
     return load_table(int(format[5]), device)[0]
-

@@ -10,11 +10,11 @@ import torch
 
 from octavo.kernels.compile import KernelsUnavailable, compile_kernel, unavailable
 
-__all__ = ["Kernel", "load_kernel", "multiprocessors"]
+__all__ = ["Kernel", "load_kernel", "multiprocessors", "shared_limit"]
 
 
 class Kernel:
-    """A function of a loaded cubin. Arguments: tensors (their address), None, ctypes numbers, int as 32 bits."""
+    """A function of a loaded cubin. Arguments: tensors (addresses), None, ctypes numbers, int as 32 bits."""
 
     def __init__(self, function: object, threads: int, shared_bytes: int) -> None:
         from cuda.bindings import driver
@@ -45,7 +45,9 @@ class Kernel:
 
 
 @cache
-def load_kernel(source: str, name: str, defines: tuple[tuple[str, int], ...], threads: int, shared: int) -> Kernel:
+def load_kernel(
+    source: str, name: str, defines: tuple[tuple[str, int], ...], threads: int, shared: int
+) -> Kernel:
     """The function `name` of cuda/`source`, compiled with these macros for the current device."""
     from cuda.bindings import driver
 
@@ -57,9 +59,17 @@ def load_kernel(source: str, name: str, defines: tuple[tuple[str, int], ...], th
     module = _check(driver.cuModuleLoadData(compile_kernel(source, dict(defines), f"sm_{major}{minor}")))
     function = _check(driver.cuModuleGetFunction(module, name.encode()))
     attributes = driver.CUfunction_attribute
-    _check(driver.cuFuncSetAttribute(function, attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared))
+    _check(
+        driver.cuFuncSetAttribute(
+            function, attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
+        )
+    )
     # Alike for all: a multiprocessor stands still while it moves the border between cache and shared memory.
-    _check(driver.cuFuncSetAttribute(function, attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100))
+    _check(
+        driver.cuFuncSetAttribute(
+            function, attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100
+        )
+    )
     made = Kernel(function, threads, shared)
     made.module = module
     return made
@@ -69,6 +79,12 @@ def load_kernel(source: str, name: str, defines: tuple[tuple[str, int], ...], th
 def multiprocessors() -> int:
     """Of the current device."""
     return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+
+
+@cache
+def shared_limit() -> int:
+    """Bytes of shared memory a CTA of the current device may use."""
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).shared_memory_per_block_optin
 
 
 def sorted_defines(defines: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

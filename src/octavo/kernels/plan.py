@@ -65,7 +65,9 @@ class Plan:
         return self.addresses, self.runs, self.rows, self.sees, self.offsets, self.links
 
 
-def plan_items(readers: Sequence[Reader], positions: np.ndarray, group: int, window: int | None = None) -> Plan:
+def plan_items(
+    readers: Sequence[Reader], positions: np.ndarray, group: int, window: int | None = None
+) -> Plan:
     """The plan of one step. positions int [T]: of each query token, which sees itself and what is before.
 
     With `window` a token sees that many tokens, itself included; pages before all windows of a reader
@@ -83,12 +85,14 @@ def plan_items(readers: Sequence[Reader], positions: np.ndarray, group: int, win
         runs[i, :3] = (starts[i], len(pages), first)
         rows[i, : len(tile)] = tile // group << 8 | tile % group
     runs[:, 3] = np.cumsum(runs[:, 1])
-    offsets, links = _links(np.where(rows < 0, -1, (rows >> 8) * group + (rows & 255)), len(positions) * group)
+    offsets, links = _links(
+        np.where(rows < 0, -1, (rows >> 8) * group + (rows & 255)), len(positions) * group
+    )
     most = int((rows >= 0).sum(1).max(initial=0))
     return Plan(addresses, runs, rows, sees, offsets, links, group, most)
 
 
-def _share(readers: list[Reader], done: int):  # noqa: ANN202
+def _share(readers: list[Reader], done: int):
     """(pages, first position, query tokens) of every stretch that the same readers read, `done` pages in."""
     groups: dict[tuple[int, int], list[Reader]] = {}
     for reader in readers:

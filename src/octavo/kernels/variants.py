@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from octavo.errors import UnsupportedModel
-from octavo.formats.base import PAGE
 from octavo.formats.registry import get_format
 from octavo.formats.turbo import LEVELS
 
@@ -15,7 +14,7 @@ KERNEL_FORMATS = (
     "plain", "q8_0", "q6_0", "q5_1", "q5_0", "q4_0",
     "turbo8", "turbo4", "turbo3", "turbo2", "turbo4_tcq", "turbo3_tcq", "turbo2_tcq",
 )  # fmt: skip
-"""In the order of the enum in cuda/formats.cuh. The 16-bit formats count as plain where they are the model's dtype."""
+"""In the order of the enum in cuda/formats.cuh; a 16-bit format that is the model's dtype counts as plain."""
 
 HEAD_DIMS = (64, 128, 256, 512)
 
@@ -58,10 +57,10 @@ class Variant:
 
     @property
     def stage_bytes(self) -> int:
-        """A page of keys, and of values the warp's slice."""
-        return _page_bytes(self.k, self.head_dim, self.centred) + (
-            _page_bytes(self.v, self.head_dim, False) * self.slice // self.head_dim
-        )
+        """A page of keys, and of values the warp's slice; of a trellis also where its last windows end."""
+        values = _page_bytes(self.v, self.head_dim, False) * self.slice // self.head_dim
+        beyond = 512 if self.v in STATE_BITS and self.slice < self.head_dim else 0
+        return _page_bytes(self.k, self.head_dim, self.centred) + values + beyond
 
     @property
     def shared_bytes(self) -> int:
@@ -108,8 +107,11 @@ def covers(format: str, head_dim: int) -> str | None:
     return None
 
 
-def choose(k: str, v: str, head_dim: int, rows: int, **settings: bool) -> Variant:
-    """The variant that measured best for these pages; `rows` is the most query rows in a run.
+def choose(
+    k: str, v: str, head_dim: int, rows: int, *, shared_limit: int = SHARED_LIMIT, **settings: bool
+) -> Variant:
+    """The variant that measured best for these pages; `rows` is the most query rows in a run,
+    `shared_limit` the bytes of shared memory a CTA of the device may use.
 
     Raises UnsupportedModel where there is no kernel.
     """
@@ -117,7 +119,7 @@ def choose(k: str, v: str, head_dim: int, rows: int, **settings: bool) -> Varian
         if reason := covers(format, head_dim):
             raise UnsupportedModel(f"{reason}; choose another recipe or the reference backend")
     variant = Variant(k, v, head_dim, 8 if rows <= 8 else 16, **settings)
-    return fit(replace(variant, slice=slice_for(head_dim, variant.rows)))
+    return fit(replace(variant, slice=slice_for(head_dim, variant.rows)), shared_limit)
 
 
 def slice_for(head_dim: int, rows: int) -> int:
@@ -125,13 +127,31 @@ def slice_for(head_dim: int, rows: int) -> int:
     return min(head_dim, 256 if rows == 8 else 128)
 
 
-def fit(variant: Variant) -> Variant:
-    """With as many warps and stages as shared memory and registers allow."""
-    for warps, stages in ((12, 3), (12, 2), (8, 3), (8, 2), (6, 2), (4, 2), (2, 2), (2, 1)):
+def fit(variant: Variant, shared_limit: int) -> Variant:
+    """With the warps and stages that measured best on an H200, or the next fewer that fit."""
+    best = _best(variant)
+    for warps, stages in (best, (8, 1), (6, 1), (4, 1), (2, 1)):
         fitted = replace(variant, warps=warps, stages=stages)
-        if fitted.shared_bytes <= SHARED_LIMIT:
+        if warps <= best[0] and fitted.shared_bytes <= shared_limit:
             return fitted
-    raise UnsupportedModel(f"pages of {variant.stage_bytes} bytes a KV head exceed shared memory; use fewer bits")
+    raise UnsupportedModel(
+        f"pages of {variant.stage_bytes} bytes a KV head exceed shared memory; use fewer bits"
+    )
 
 
-assert PAGE == 64
+def _best(variant: Variant) -> tuple[int, int]:
+    """Warps and stages by measurement (benchmarks/kernels.py --tune).
+
+    Eight warps have all the registers they ask for; formats whose codes cost the most integer instructions
+    want more warps to hide them behind, as far as their registers go.
+    """
+    heavy = {"turbo4", "turbo3", "turbo2", *STATE_BITS}
+    if variant.rows == 8 and variant.head_dim == 64:
+        return 16, 1
+    if STATE_BITS.keys() & {variant.k, variant.v}:
+        return 12, 1
+    return (
+        (12, 1)
+        if variant.rows == 8 and variant.head_dim == 128 and {variant.k, variant.v} <= heavy
+        else (8, 1)
+    )

@@ -42,8 +42,9 @@ struct Feed {
     if (address < 0) return;
     if (SLICES == 1) { copy_bulk(to, from, V_STAGE, bar); return; }
     copy_bulk(to, from + slice * VS_CODES, VS_CODES, bar);
-    copy_bulk(to + VS_CODES, from + V_CODES + slice * VS_GAINS, VS_GAINS, bar);
-    if (VS_MINS) copy_bulk(to + VS_CODES + VS_GAINS, from + V_CODES + V_GAINS + slice * VS_MINS, VS_MINS, bar);
+    if (VS_NEXT) copy_bulk(to + VS_CODES, from + (slice + 1) % SLICES * VS_CODES, VS_NEXT, bar);
+    copy_bulk(to + VS_CODES + VS_NEXT, from + V_CODES + slice * VS_GAINS, VS_GAINS, bar);
+    if (VS_MINS) copy_bulk(to + VS_CODES + VS_NEXT + VS_GAINS, from + V_CODES + V_GAINS + slice * VS_MINS, VS_MINS, bar);
   }
   DEV void wait_keys(int stage, u32 parity) const { if (K_PACKED) barrier_wait(bars + 16 * stage, parity); }
   DEV void wait_values(int stage, u32 parity) const { if (V_PACKED) barrier_wait(bars + 16 * stage + 8, parity); }
@@ -59,8 +60,9 @@ struct Feed {
     const u8* from = pool.v + ((i64)address * pool.heads + head) * V_PAGE;
     if (V_PACKED && page && address >= 0) {
       copy_lanes(to, from + slice * VS_CODES, VS_CODES, lane);
-      copy_lanes(to + VS_CODES, from + V_CODES + slice * VS_GAINS, VS_GAINS, lane);
-      copy_lanes(to + VS_CODES + VS_GAINS, from + V_CODES + V_GAINS + slice * VS_MINS, VS_MINS, lane);
+      copy_lanes(to + VS_CODES, from + (slice + 1) % SLICES * VS_CODES, VS_NEXT, lane);
+      copy_lanes(to + VS_CODES + VS_NEXT, from + V_CODES + slice * VS_GAINS, VS_GAINS, lane);
+      copy_lanes(to + VS_CODES + VS_NEXT + VS_GAINS, from + V_CODES + V_GAINS + slice * VS_MINS, VS_MINS, lane);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
@@ -92,7 +94,7 @@ DEV void stage_query(u8* shared, int row, const u16* query, int2 sees, float sca
     const float h = rintf(x[i] * inverse);
     ((signed char*)(shared + S_HIGH))[row * D + 32 * i + place] = (signed char)(int)h;
     if (K_FINE) ((signed char*)(shared + S_LOW))[row * D + 32 * i + place] = (signed char)(int)rintf((x[i] * inverse - h) * 254.f);
-    if (offset(KF) == 0.f && !has_minimum(KF)) continue;
+    if (offset(KF) == 0.f) continue;
     float sum = h;
 #pragma unroll
     for (int k = 16; k > 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);

@@ -1,5 +1,5 @@
 // How the words of a unit (32 codes of one lane, octavo/formats/tile.py) become operands of the tensor core.
-// A value is A * (operand - B) * gain (+ minimum). SPLIT: of each run of eight codes the first word holds
+// A value is factor * (operand - offset) * gain (+ minimum + offset * gain: codes around 0 suffer least from rounding). SPLIT: of each run of eight codes the first word holds
 // the even ones, the second the odd ones; the other operand is then laid out alike.
 #pragma once
 #include "common.cuh"
@@ -15,7 +15,7 @@ __host__ __device__ constexpr bool has_minimum(int f) { return f == Q5_1; }
 __host__ __device__ constexpr bool is_split(int f) { return f == TURBO2 || f == Q4_0 || f == Q5_0 || f == Q5_1 || f == Q6_0; }
 __host__ __device__ constexpr int state_bits(int f) { return f == TCQ3 ? 9 : 8; }
 __host__ __device__ constexpr float factor(int f) { return f == TURBO4 ? 2.f : 1.f; }
-__host__ __device__ constexpr float offset(int f) { return f == TURBO4 ? 63.5f : f == Q4_0 ? 8.f : f == Q5_0 ? 16.f : f == Q6_0 ? 32.f : 0.f; }
+__host__ __device__ constexpr float offset(int f) { return f == TURBO4 ? 63.5f : f == Q4_0 ? 8.f : f == Q5_0 || f == Q5_1 ? 16.f : f == Q6_0 ? 32.f : 0.f; }
 __host__ __device__ constexpr int gain_span(int f, int head_dim) {
   return f >= Q8_0 && f <= Q4_0 ? 32 : head_dim % 128 == 0 ? 128 : head_dim;
 }
@@ -96,13 +96,14 @@ template <int F> DEV void unpack_ring(const u32* w, u32 (&o)[8], u32 lane_table)
     o[i] = prmt(prmt(x[0], x[1], 0x0040), prmt(x[2], x[3], 0x0040), 0x5410);
   }
 }
-// Unit u of a lane whose first quad `codes` is: word i of the lane lies in quad i / 4.
-template <int F, int UNITS> DEV void read_unit(const Quad* codes, int u, u32 lane_table, const u32 (&level)[4], u32 (&o)[8]) {
+// Unit u of a lane whose first quad `codes` is: word i of the lane lies in quad i / 4. RING: the last unit is followed
+// by the first, else by what lies behind it.
+template <int F, int UNITS, bool RING = true> DEV void read_unit(const Quad* codes, int u, u32 lane_table, const u32 (&level)[4], u32 (&o)[8]) {
   constexpr int BITS = code_bits(F), WORDS = BITS * UNITS;
   u32 w[BITS + 1];
 #pragma unroll
   for (int i = 0; i < BITS + is_trellis(F); i++) {  // a ring's last windows run on into the next word
-    const int at = (u * BITS + i) % WORDS;
+    const int at = RING ? (u * BITS + i) % WORDS : u * BITS + i;
     const Quad q = codes[at / 4 * 32];
     w[i] = at % 4 == 0 ? q.x : at % 4 == 1 ? q.y : at % 4 == 2 ? q.z : q.w;
   }

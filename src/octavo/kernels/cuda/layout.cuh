@@ -23,10 +23,12 @@ constexpr int K_PAGE = K_MEAN + (CENTRED ? D + 16 : 0);
 constexpr int V_CODES = PAGE * D * VBITS / 8, V_GAINS = V_PACKED ? span_bytes(D / VSPAN) : 0;
 constexpr int V_MINS = has_minimum(VF) ? V_GAINS : 0, V_PAGE = V_CODES + V_GAINS + V_MINS;
 // The part of a V page that one slice of channels needs.
+// A slice of a trellis ends in windows that run on into the next slice: one more quad a lane.
+constexpr int VS_NEXT = is_trellis(VF) && SLICES > 1 ? 512 : 0;
 constexpr int VS_CODES = V_CODES / SLICES, VS_GAINS = V_GAINS / SLICES, VS_MINS = V_MINS / SLICES;
 
 constexpr int K_STAGE = K_PACKED ? K_PAGE : 0;
-constexpr int V_STAGE = V_PACKED ? VS_CODES + VS_GAINS + VS_MINS : 0;
+constexpr int V_STAGE = V_PACKED ? VS_CODES + VS_NEXT + VS_GAINS + VS_MINS : 0;
 
 __host__ __device__ constexpr int table_bytes(int f) { return is_trellis(f) ? 128 << state_bits(f) : 0; }
 constexpr int S_KTABLE = 0, S_VTABLE = KF == VF ? 0 : table_bytes(KF);

@@ -102,7 +102,11 @@ DEV void packed_scores(const Query& q, const Constants& k, const u8* page, const
 #pragma unroll
   for (int b = 0; b < KSPANS; b++) {
     load_gains(page + K_CODES + 128 * b, lane, gain[b]);
-    if constexpr (has_minimum(KF)) load_gains(page + K_CODES + K_GAINS + 128 * b, lane, least[b]);
+    if constexpr (has_minimum(KF)) {
+      load_gains(page + K_CODES + K_GAINS + 128 * b, lane, least[b]);
+#pragma unroll
+      for (int j = 0; j < 8; j++) least[b][j] += offset(KF) * gain[b][j];
+    }
   }
 #pragma unroll
   for (int i = 0; i < 4; i++) {  // tokens 2i and 2i + 1 of each lane

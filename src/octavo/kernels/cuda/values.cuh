@@ -84,7 +84,7 @@ DEV void zero_levels(const u32 (&p)[4], float (&base)[2]) {
 }
 
 DEV void packed_values(const Constants& k, const u8* page, const u8* shared, int lane, float (&p)[R][8][2], Sums& s) {
-  const u8* gains = page + VS_CODES;
+  const u8* gains = page + VS_CODES + VS_NEXT;
   float g[8];
   if (VSPANS == 1) load_gains(gains, lane, g);
   else
@@ -98,8 +98,11 @@ DEV void packed_values(const Constants& k, const u8* page, const u8* shared, int
   if constexpr (has_minimum(VF))
 #pragma unroll
     for (int b = 0; b < VSPANS; b++) {
-      float least[8];
+      float least[8], gain[8];
       load_gains(gains + VS_GAINS + 128 * b, lane, least);
+      load_gains(gains + 128 * b, lane, gain);
+#pragma unroll
+      for (int j = 0; j < 8; j++) least[j] += offset(VF) * gain[j];
 #pragma unroll
       for (int x = 0; x < 16 * R; x++) s.low[b][x / 16][x % 2] += p[x / 16][x / 2 % 8][x % 2] * least[x / 2 % 8];
     }
@@ -145,7 +148,7 @@ DEV void packed_values(const Constants& k, const u8* page, const u8* shared, int
 #pragma unroll
     for (int tile = b * VSPAN / 16; tile < (b + 1) * VSPAN / 16; tile++) {
       u32 o[8];
-      read_unit<VF, 2 * VD / 32>(codes, tile, table, k.levels, o);
+      read_unit<VF, 2 * VD / 32, VS_NEXT == 0>(codes, tile, table, k.levels, o);
 #pragma unroll
       for (int r = 0; r < R; r++) {
         const u32 first[2] = {high[r][0], high[r][1]}, second[2] = {high[r][2], high[r][3]};
