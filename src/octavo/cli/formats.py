@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from octavo.cli.output import Cell, emit, json_option, table
-
-if TYPE_CHECKING:
-    from octavo.formats.base import Format
 
 __all__ = ["command"]
 
@@ -25,24 +20,19 @@ __all__ = ["command"]
 @json_option
 def command(head_dim: int, as_json: bool) -> None:
     """List the KV formats, their size and where to use them."""
-    from octavo.formats.registry import format_names, get_format
+    from octavo.formats.ladder import ladder
+    from octavo.formats.registry import get_format
 
-    formats = [get_format(name) for name in format_names()]
+    rungs = ladder(head_dim)
+    pages = {r.name: get_format(r.name).nbytes(head_dim) for r in rungs}
     if as_json:
-        emit({"head_dim": head_dim, "formats": [describe(f, head_dim) for f in formats]})
+        formats = [{**r._asdict(), "page_bytes": pages[r.name]} for r in rungs]
+        emit({"head_dim": head_dim, "formats": formats})
         return
     rows: list[list[Cell]] = [
-        [f.name, f.bits_per_value(head_dim), f.nbytes(head_dim), f.use] for f in formats
+        [r.name, r.bits_per_value, f"{r.mse:.2e}" if r.mse else "0", pages[r.name], r.use] for r in rungs
     ]
-    click.echo(table(["format", "bits/value", "bytes/page", "use"], rows))
+    click.echo(table(["format", "bits/value", "error", "bytes/page", "use"], rows))
     click.echo(f"\nbytes/page: 64 tokens of one KV head with head_dim {head_dim}, keys or values.")
+    click.echo("error: mean squared error over signal power, of Gaussian values, as measured.")
     click.echo("plain is shown for a float32 model.")
-
-
-def describe(form: Format, head_dim: int) -> dict[str, str | int | float]:
-    return {
-        "name": form.name,
-        "bits_per_value": form.bits_per_value(head_dim),
-        "page_bytes": form.nbytes(head_dim),
-        "use": form.use,
-    }

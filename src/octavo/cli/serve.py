@@ -51,8 +51,10 @@ def command(
     """
     try:
         from octavo.server import serve
+        from octavo.server.serve import bind
     except ImportError as error:
         raise OctavoError(f"the server needs {error.name}; pip install 'octavo[server]'") from error
+    bind(host, port).close()  # a port in use is said before the model is loaded
     limits = {"max_sequences": max_sequences, "max_waiting": max_waiting}
     settings = {name: value for name, value in limits.items() if value is not None}
     with make_engine(model, options, **settings) as engine:
