@@ -84,7 +84,7 @@ def attend_tail(q: torch.Tensor, pages: LayerPages, tail: Tail, softcap: float |
         return some.transpose(1, 2).reshape(b, g, keys, d).float()
 
     k, v = read(pages.k_plain), read(pages.v_plain)
-    v = v.masked_fill(tail.unseen[:, None, :, None], 0.0)
+    v.masked_fill_(tail.unseen[:, None, :, None], 0.0)
     heads = q.view(b, n, g, r, d).transpose(1, 2).reshape(b, g, n * r, d)
     hidden = tail.hidden[:, None, :, None]
     return by_rows(softmax_part(heads, k, v, r, hidden, softcap), n, r)
