@@ -36,9 +36,13 @@ __all__ = [
 PLAIN = Recipe("plain", "plain")
 
 
-def tiny_engine(family: str = "llama", recipe: Recipe = PLAIN, *, chat: bool = True, **settings: Any) -> Engine:
+def tiny_engine(
+    family: str = "llama", recipe: Recipe = PLAIN, *, chat: bool = True, **settings: Any
+) -> Engine:
     """An engine over a tiny model with random weights, the same for the same family."""
-    return Engine(tiny_loaded(family, chat=chat), recipe, **{"memory": "16MB", "max_sequences": 8, **settings})
+    return Engine(
+        tiny_loaded(family, chat=chat), recipe, **{"memory": "16MB", "max_sequences": 8, **settings}
+    )
 
 
 def greedy(max_tokens: int, **rules: Any) -> Sampling:
@@ -77,9 +81,9 @@ def chunked_logits(module: Any, tokens: Sequence[int], sizes: Sequence[int]) -> 
     """The same through Transformers' own cache, in chunks of the given sizes."""
     past = DynamicCache(config=module.config)
     parts = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # 5.24 renames the argument; 5.17 knows only the old name
-        for part in torch.tensor([list(tokens)]).split(list(sizes), 1):
+    with warnings.catch_warnings():  # 5.24 renames the argument; 5.17 knows only the old name
+        warnings.simplefilter("ignore", FutureWarning)
+        for part in torch.split(torch.tensor([list(tokens)]), list(sizes), 1):
             parts.append(module(input_ids=part, past_key_values=past, use_cache=True).logits[0].float())
     return torch.cat(parts)
 
@@ -91,7 +95,7 @@ def prefill_then_decode(n: int, chunk: int = 64, decoded: int = 12) -> list[int]
 
 
 def noise(family: str, tokens: Sequence[int], eager: torch.Tensor, decoded: int = 16) -> float:
-    """How far Transformers is from itself on `tokens`: eager against its own cache, and against SDPA where it exists."""
+    """How far Transformers is from itself: eager against its own cache, and SDPA where there is one."""
     cached = chunked_logits(model(family, "eager"), tokens, prefill_then_decode(len(tokens), decoded=decoded))
     gaps = [float((cached - eager).abs().max())]
     if family not in ("gemma2", "gpt_oss"):  # soft caps and sinks have no SDPA

@@ -60,7 +60,9 @@ def test_counted_once(family: str, tokens: int, agents: int, least: float, way: 
     stats = engine.stats()
     assert stats.requests["preempted"] == 0
     assert stats.tokens["computed"] <= tokens + agents * (SUFFIX + 63)
-    assert stats.tokens["computed"] + stats.tokens["cached"] == agents * (tokens + SUFFIX) + tokens * (way == "forked")
+    assert stats.tokens["computed"] + stats.tokens["cached"] == agents * (tokens + SUFFIX) + tokens * (
+        way == "forked"
+    )
     naive = agents * (tokens + SUFFIX + ANSWER)
     assert naive / stats.cells["peak"] >= least
     audit_engine(engine)

@@ -37,7 +37,7 @@ FLOOR = 5e-6
 
 
 def covering() -> list[tuple[str, int, int, bool]]:
-    """Two rows a family; over any three families in a row each pair of (chunk, company, sharing) settings occurs."""
+    """Two rows a family; every pair of chunk, company and sharing occurs."""
     rows = []
     for n, family in enumerate(FAMILIES):
         for second in (0, 1):
@@ -70,7 +70,7 @@ def test_serving_is_exact_everywhere(family: str, chunk: int, company: int, shar
 
 
 def check_serving(family: str, chunk: int, company: int, shared: bool) -> None:
-    """Logits behind every sampled token, and every token sampled, against one pass of Transformers over all of it."""
+    """Every sampled token and the logits behind it, against one pass of Transformers over all of it."""
     engine = tiny_engine(family, chunk=chunk)
     common = random_tokens(SHARED, 99) if shared else []
     prompts = [common + random_tokens(n, seed) for seed, n in enumerate(LENGTHS[:company])]
@@ -80,7 +80,8 @@ def check_serving(family: str, chunk: int, company: int, shared: bool) -> None:
     audit_engine(engine)
     if shared and company > 1:
         assert [a.usage.cached_tokens for a in answers] == [0] + [SHARED // 64 * 64] * (company - 1)
-    gaps, noises = [], [FLOOR]
+    gaps: list[float] = []
+    noises = [FLOOR]
     for prompt, answer in zip(prompts, answers, strict=True):
         assert len(answer.tokens) == DECODED
         tokens = [*prompt, *answer.tokens]
@@ -118,7 +119,9 @@ def test_a_fork_of_a_document_is_exact(family: str) -> None:
         assert answer.usage.cached_tokens == 201
         tokens = [*text, *question, *answer.tokens]
         eager = transformers_logits(family, tokens)
-        gap = float((torch.stack(rows[answer.request]) - eager[len(text) + len(question) - 1 : -1]).abs().max())
+        gap = float(
+            (torch.stack(rows[answer.request]) - eager[len(text) + len(question) - 1 : -1]).abs().max()
+        )
         assert gap <= TIMES * max(FLOOR, noise(family, tokens, eager))
 
 
@@ -159,10 +162,13 @@ def test_real_models_are_exact(name: str) -> None:
     """Prefill in three chunk sizes and 64 decoded tokens, past Gemma's window of 512."""
     eager_model, sdpa_model = real(name, "eager").module, real(name, "sdpa").module
     ours_loaded = real(name, "eager")
-    words = "The archive of the harbour keeps one page for every ship and every storm, in the order they came. "
+    words = "The archive of the harbour keeps one page for every ship and every storm, in their order. "
     tokens = ours_loaded.tokenizer.encode("".join(f"{n}. {words}" for n in range(200)))[: REAL[name]]
     eager = logits_of(eager_model, tokens)
-    own = [logits_of(sdpa_model, tokens), chunked_logits(sdpa_model, tokens, prefill_then_decode(len(tokens), 256))]
+    own = [
+        logits_of(sdpa_model, tokens),
+        chunked_logits(sdpa_model, tokens, prefill_then_decode(len(tokens), 256)),
+    ]
     bound = TIMES * max(FLOOR, *(float((x - eager).abs().max()) for x in own))
     engine = Engine(ours_loaded, PLAIN, memory="1GB", max_sequences=4)
     for chunk in CHUNKS:

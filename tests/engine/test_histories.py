@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     consumes,
     invariant,
     multiple,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -25,6 +26,7 @@ from octavo.engine.requests import Delta
 from octavo.errors import DocumentInUse, InvalidRequest, PoolFull, UnknownDocument
 from octavo.model.load import LoadedModel
 from octavo.pages.ledger import GONE
+from octavo.pages.sizing import ceil_pages
 from tests.engine.helpers import (
     PLAIN,
     audit_engine,
@@ -40,10 +42,10 @@ TIE = 1e-3
 """Logits this close may swap places between two ways of adding up the same sums."""
 
 KINDS: dict[str, tuple[str, Recipe, str]] = {
-    "llama": ("llama", PLAIN, "2MB"),  # 16 pages
-    "gemma3": ("gemma3", PLAIN, "2MB"),  # windows of 80 tokens slide
-    "packed": ("llama", Recipe("q8_0", "q4_0", recent=0), "3MB"),
-    "packed windows": ("gemma3", Recipe("q8_0", "q8_0", sliding=True), "2MB"),
+    "llama": ("llama", PLAIN, "1.3MB"),  # 10 pages
+    "gemma3": ("gemma3", PLAIN, "1MB"),  # windows of 80 tokens slide
+    "packed": ("llama", Recipe("q8_0", "q4_0", recent=0), "1MB"),
+    "packed windows": ("gemma3", Recipe("q8_0", "q8_0", sliding=True), "1MB"),
 }
 
 
@@ -56,7 +58,7 @@ class Histories(RuleBasedStateMachine):
     """One engine with a pool of a few pages; what it answers is checked when the history ends."""
 
     kind = "llama"
-    seen: Counter[str] = Counter()
+    seen: ClassVar[Counter[str]] = Counter()
 
     requests = Bundle("requests")
     documents = Bundle("documents")
@@ -65,20 +67,22 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.family, recipe, memory = KINDS[self.kind]
         self.exact = not recipe.packs
-        self.engine = Engine(loaded(self.family), recipe, memory=memory, chunk=96, max_sequences=4, max_waiting=64)
+        self.engine = Engine(
+            loaded(self.family), recipe, memory=memory, chunk=96, max_sequences=4, max_waiting=64
+        )
         self.prompts: dict[int, tuple[list[int], int]] = {}
         self.answers: dict[int, list[Delta]] = {}
 
     # what may happen
 
     @rule(
-        target=requests, stream=st.sampled_from((0, 1)), shared=st.sampled_from((0, 40, 64, 150, 200, 330)),
-        own=st.integers(1, 70), wanted=st.sampled_from((1, 5, 40, 150)), copies=st.sampled_from((1, 1, 3)),
+        target=requests, stream=st.sampled_from((0, 1)), shared=st.sampled_from((0, 40, 64, 150, 250)),
+        own=st.integers(1, 70), wanted=st.sampled_from((1, 20, 60, 130)), copies=st.sampled_from((1, 3)),
     )  # fmt: skip
     def submit(self, stream: int, shared: int, own: int, wanted: int, copies: int) -> Any:
         return multiple(*(self._submit(text(stream, shared, own + n), wanted, None) for n in range(copies)))
 
-    @rule(target=requests, document=documents, own=st.integers(1, 70), wanted=st.sampled_from((1, 40, 150)))
+    @rule(target=requests, document=documents, own=st.integers(1, 70), wanted=st.sampled_from((1, 20, 60)))
     def fork(self, document: Document, own: int, wanted: int) -> Any:
         if document.name not in self.engine.documents:
             with pytest.raises(UnknownDocument):
@@ -117,6 +121,7 @@ class Histories(RuleBasedStateMachine):
             with pytest.raises(UnknownDocument):
                 document.release()
 
+    @precondition(lambda self: len(self.prompts) > 8)
     @rule()
     def finish(self) -> None:
         """Let everything end; only documents hold pages then."""
@@ -142,7 +147,8 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.finish()
         self.seen["preempted"] += self.engine.stats().requests["preempted"]
-        self.seen["packed"] += any(p["packed"]["live"] + p["packed"]["cached"] for p in self.engine.stats().pages.values())
+        packed = [group["packed"] for group in self.engine.stats().pages.values()]
+        self.seen["packed"] += any(count["live"] + count["cached"] for count in packed)
         for id, (prompt, wanted) in self.prompts.items():
             self._check_answer(prompt, wanted, self.answers[id])
         for document in list(self.engine.documents.values()):
@@ -168,6 +174,15 @@ class Histories(RuleBasedStateMachine):
         for delta in deltas:
             assert not self._ended(delta.request), "a delta after the last one"
             self.answers[delta.request].append(delta)
+            if delta.error is not None and self.kind == "llama":
+                self._check_full(delta)
+
+    def _check_full(self, delta: Delta) -> None:
+        """A request fails for want of pages only where documents leave too few for it alone."""
+        tables = [d.sequence.holding.tables[0] for d in self.engine.documents.values()]
+        held = {page for table in tables for page in table}
+        tokens = delta.usage.prompt_tokens + delta.usage.completion_tokens
+        assert len(held) + ceil_pages(tokens + 1) > self.engine._core.memory.sizes[0].plain
 
     def _ended(self, id: int) -> bool:
         return bool(self.answers[id]) and self.answers[id][-1].finish is not None
@@ -204,8 +219,8 @@ def text(stream: int, shared: int, own: int) -> list[int]:
 
 
 EXPECTED = {
-    "llama": {"length", "abort", "error", "preempted", "in use"},
-    "gemma3": {"length", "abort", "preempted", "gone", "in use"},
+    "llama": {"length", "abort", "preempted"},
+    "gemma3": {"length", "abort", "preempted", "gone"},
     "packed": {"length", "abort", "preempted", "packed"},
     "packed windows": {"length", "abort", "preempted", "packed", "gone"},
 }
@@ -213,15 +228,18 @@ EXPECTED = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(8, 25), pytest.param(30, 50, marks=pytest.mark.slow)], ids=("few", "many")
+    ("examples", "steps"),
+    [pytest.param(4, 20), pytest.param(30, 50, marks=pytest.mark.slow)],
+    ids=("few", "many"),
 )
 def test_histories(kind: str, examples: int, steps: int) -> None:
     """The histories met what they are meant to meet, or they prove nothing."""
-    machine = type("Histories", (Histories,), {"kind": kind, "seen": Counter()})
+    seen: Counter[str] = Counter()
     run_state_machine_as_test(
-        machine, settings=settings(settings.get_profile("same"), max_examples=examples, stateful_step_count=steps)
+        type("Histories", (Histories,), {"kind": kind, "seen": seen}),
+        settings=settings(settings.get_profile("same"), max_examples=examples, stateful_step_count=steps),
     )
-    assert {name for name, n in machine.seen.items() if n} >= EXPECTED[kind], machine.seen
+    assert {name for name, n in seen.items() if n} >= EXPECTED[kind], seen
 
 
 def test_a_name_can_be_taken_again_after_release() -> None:

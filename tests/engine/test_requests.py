@@ -1,4 +1,4 @@
-"""One request from the caller's side: what is refused, what comes back, and that every one ends in a reply."""
+"""One request from the caller's side: what is refused, what comes back, and how it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ from octavo.errors import (
     UnknownDocument,
     UnknownName,
 )
-from tests.engine.helpers import PLAIN, audit_engine, greedy, live, random_tokens, tiny_engine, transformers_logits
+from tests.engine.helpers import (
+    PLAIN,
+    audit_engine,
+    greedy,
+    live,
+    random_tokens,
+    tiny_engine,
+    transformers_logits,
+)
 from tests.tiny import tiny_loaded
 
 EOS = 257
@@ -51,8 +59,10 @@ def nothing_is_lost(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize(
     "prompt",
-    ["", [], None, 5, 1.5, b"bytes", [1, "a"], [1.5], ["a"], [None], [{"role": "user"}, 3], [{"text": "no role"}],
-     [{"role": "nobody", "content": "x"}], [{"role": "user", "content": 3}], {"role": "user"}],
+    ["", [], None, 5, 1.5, b"bytes", [1, "a"], [1.5], ["a"], [None], [{"role": "user"}, 3],
+     [{"text": "no role"}],
+     [{"role": "nobody", "content": "x"}],
+     [{"role": "user", "content": 3}], {"role": "user"}],
 )  # fmt: skip
 def test_bad_prompts(shared: Engine, prompt: Any) -> None:
     with pytest.raises(InvalidRequest):
@@ -79,10 +89,12 @@ def test_tokens_outside_the_vocabulary(shared: Engine, token: int) -> None:
     "rules",
     [
         {"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 2.5}, {"max_tokens": "5"},
-        {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"temperature": "hot"},
-        {"temperature": None}, {"top_p": 0}, {"top_p": 1.1}, {"top_p": None}, {"top_k": -1}, {"top_k": 2.5},
+        {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")},
+        {"temperature": "hot"}, {"temperature": None},
+        {"top_p": 0}, {"top_p": 1.1}, {"top_p": None}, {"top_k": -1}, {"top_k": 2.5},
         {"min_p": 2}, {"min_p": float("nan")}, {"seed": "abc"}, {"seed": 1.5},
-        {"stop": ("",)}, {"stop": (3,)}, {"stop": ("a", None)}, {"stop_token_ids": ("a",)}, {"stop_token_ids": 3},
+        {"stop": ("",)}, {"stop": (3,)}, {"stop": ("a", None)}, {"stop_token_ids": ("a",)},
+        {"stop_token_ids": 3},
         {"presence_penalty": 3}, {"frequency_penalty": float("nan")}, {"frequency_penalty": "1"},
         {"logprobs": 21}, {"logprobs": -1}, {"logprobs": 2.5},
         {"logit_bias": {1: float("nan")}}, {"logit_bias": {1: float("inf")}}, {"logit_bias": {1: "a"}},
@@ -133,7 +145,10 @@ def test_a_document_that_finds_no_room_fails_and_its_name_is_free() -> None:
 def test_unknown_documents(shared: Engine) -> None:
     with pytest.raises(UnknownDocument, match="handbok"):
         shared.submit("x", document="handbok")
-    with shared.document("text", name="handbook"), pytest.raises(UnknownDocument, match="did you mean 'handbook'"):
+    with (
+        shared.document("text", name="handbook"),
+        pytest.raises(UnknownDocument, match="did you mean 'handbook'"),
+    ):
         shared.submit("x", document="handbok")
 
 
@@ -192,7 +207,7 @@ def test_one_bad_prompt_of_a_batch_leaves_nothing_behind(shared: Engine) -> None
 
 
 @pytest.mark.parametrize("settings", [{"chunk": 0}, {"max_sequences": 0}, {"max_waiting": -1}])
-def test_bad_engine_settings(settings: dict[str, int]) -> None:
+def test_bad_engine_settings(settings: dict[str, Any]) -> None:
     (name,) = settings
     with pytest.raises(InvalidRequest, match=name):
         tiny_engine(**settings)
@@ -388,7 +403,9 @@ def test_no_limit_means_the_context() -> None:
 def test_logprobs_are_the_models_own(engine: Engine) -> None:
     """Whatever bias and temperature chose; the alternatives most likely first."""
     prompt = random_tokens(20)
-    rules = Sampling(max_tokens=5, ignore_eos=True, logprobs=3, logit_bias={65: 100.0}, temperature=0.7, seed=1)
+    rules = Sampling(
+        max_tokens=5, ignore_eos=True, logprobs=3, logit_bias={65: 100.0}, temperature=0.7, seed=1
+    )
     (answer,) = engine.generate([prompt], rules)
     assert answer.tokens == (65,) * 5
     logits = transformers_logits("llama", [*prompt, *answer.tokens])[len(prompt) - 1 : -1]
@@ -423,10 +440,12 @@ def test_without_a_seed_answers_differ(engine: Engine) -> None:
 
 
 def test_preemption_loses_nothing_already_sent() -> None:
-    """Three sequences grow into a pool that holds two of them; all say what they say alone, seeds included."""
+    """Three sequences grow into a pool that holds two; all say what they say alone, seeds included."""
     engine = tiny_engine(memory="1MB")
     prompts = [random_tokens(90, n) for n in range(3)]
-    rules = [Sampling(max_tokens=150, temperature=t, seed=n, ignore_eos=True) for n, t in enumerate((0, 1, 0.5))]
+    rules = [
+        Sampling(max_tokens=150, temperature=t, seed=n, ignore_eos=True) for n, t in enumerate((0, 1, 0.5))
+    ]
     streams = [engine.stream(p, r) for p, r in zip(prompts, rules, strict=True)]
     heard = [list(s) for s in streams]
     stats = engine.stats()
@@ -563,7 +582,9 @@ def test_a_request_that_ended_in_the_step_that_broke_hears_of_it(monkeypatch: py
     assert {d.request for d in engine.unread() if d.finish} == set(ids)
 
 
-def test_a_request_that_found_no_room_in_the_step_that_broke_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_found_no_room_in_the_step_that_broke_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = tiny_engine(memory="1MB")
     with engine.document(random_tokens(300)):
         full = engine.submit(random_tokens(300, 1), greedy(5))

@@ -30,8 +30,8 @@ def sequence(rules: Sampling, generated: tuple[int, ...] = (), prompt: tuple[int
 
 
 def expected(row: Floats, rules: Sampling) -> Floats:
-    """Probabilities [V] by definition: a token stays if fewer than top_k, and less than top_p, are before it."""
-    p = np.exp((row - row.max()) / rules.temperature)
+    """Probabilities [V]: a token stays if fewer than top_k tokens, and less than top_p, are before it."""
+    p: Floats = np.exp((row - row.max()) / rules.temperature)
     p /= p.sum()
     order = sorted(range(V), key=lambda t: (-p[t], t))
     if rules.top_k:
@@ -134,7 +134,12 @@ def test_bias_is_added_once() -> None:
 
 
 def test_rules_of_one_row_do_not_touch_another() -> None:
-    rules = [Sampling(), Sampling(logit_bias={5: 100.0}), Sampling(temperature=1.0, seed=3), Sampling(logprobs=2)]
+    rules = [
+        Sampling(),
+        Sampling(logit_bias={5: 100.0}),
+        Sampling(temperature=1.0, seed=3),
+        Sampling(logprobs=2),
+    ]
     rows = torch.stack([logits(n) for n in range(4)])
     choices = choose(rows, [sequence(r) for r in rules])
     assert choices[0].token == int(rows[0].argmax())

@@ -70,7 +70,7 @@ def test_leaving_the_stream_frees_its_pages() -> None:
         stream = worker.stream("x", greedy(500))
         async for _ in stream:
             break
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
         await until(lambda: worker.engine.idle)
         assert live(worker.engine) == 0
         assert worker.stats().requests["aborted"] == 1
@@ -144,7 +144,7 @@ def test_documents_while_others_run() -> None:
         await anext(reading)
         with pytest.raises(DocumentInUse):
             await worker.release("d")
-        await reading.aclose()  # type: ignore[attr-defined]
+        await reading.aclose()
         await worker.release("d")
         assert len((await other).tokens) == 100
         assert live(worker.engine) == 0
@@ -167,7 +167,7 @@ def test_a_document_whose_caller_went_is_dropped() -> None:
 
 
 def test_a_dropped_document_that_found_readers_is_kept() -> None:
-    """Ready, taken by another and cancelled, all before its caller's loop gets to know: the engine's thread lives."""
+    """Ready, read by another and cancelled, before its caller's loop gets to know: the thread lives."""
 
     async def scenario(worker: AsyncEngine) -> None:
         task = asyncio.create_task(worker.document("text", name="d"))

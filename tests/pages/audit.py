@@ -19,7 +19,9 @@ def audit(ledger: Ledger, holdings: Iterable[Holding]) -> None:
     for n, group in enumerate(ledger.groups):
         references = Counter(page for h in known for page in h.tables[n] if page != GONE)
         for page, refs in enumerate(group.allocator.refs):
-            assert refs == references[page], f"group {n}: page {page} has {refs} refs, {references[page]} holders"
+            assert refs == references[page], (
+                f"group {n}: page {page} has {refs} refs, {references[page]} holders"
+            )
         for kind in ("plain", "packed"):
             audit_kind(group, kind, set(references))
 
@@ -35,11 +37,14 @@ def audit_kind(group: GroupLedger, kind: str, live: set[int]) -> None:
     }
     count = allocator.count(kind)
     assert count.conserved, count
-    assert (count.free, count.cached, count.live) == tuple(len(slots) for slots in states.values()), (count, states)
+    assert (count.free, count.cached, count.live) == tuple(len(slots) for slots in states.values()), (
+        count,
+        states,
+    )
     assert sorted(s for slots in states.values() for s in slots) == list(range(count.total)), states
     assert not live & set(allocator._cached[kind]), "a cached page has a holder"
     for page in allocator._cached[kind]:
-        assert page in group.index._by_page, f"cached page {page} cannot be found: nobody can ever use or miss it"
+        assert page in group.index._by_page, f"cached page {page} cannot be found"
 
 
 def slot(address: int, packed: bool) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -50,12 +50,17 @@ def text_up_to(tokens: list[int], position: int) -> int:
 class LedgerHistories(RuleBasedStateMachine):
     """Three groups: packed and full, plain and sliding, packed and sliding; a dozen pages each."""
 
-    seen: Counter[str] = Counter()
+    seen: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
         self.ledger = Ledger.build(
-            [(9, 8), (14, 0), (8, 6)], [None, WINDOW, WINDOW], [True, False, True], ROOT, recent=64, exact_pages=1
+            [(9, 8), (14, 0), (8, 6)],
+            [None, WINDOW, WINDOW],
+            [True, False, True],
+            ROOT,
+            recent=64,
+            exact_pages=1,
         )
         self.cells: Cells = {}
         self.runs: list[Run] = []
@@ -94,7 +99,11 @@ class LedgerHistories(RuleBasedStateMachine):
         self.runs.append(run)
 
     @precondition(lambda self: self.runs)
-    @rule(data=st.data(), n=st.sampled_from((1, 1, 7, 64, 150)), share=st.sampled_from((True, True, True, False)))
+    @rule(
+        data=st.data(),
+        n=st.sampled_from((1, 1, 7, 64, 150)),
+        share=st.sampled_from((True, True, True, False)),
+    )
     def step(self, data: st.DataObject, n: int, share: bool) -> None:
         """Several sequences store up to n tokens each, then all settle, then pages are packed."""
         grants = []
@@ -113,7 +122,9 @@ class LedgerHistories(RuleBasedStateMachine):
             self._write(run, upto)
             run.computed = upto
         moves = [
-            m for run, _ in grants for m in self.ledger.settle(run.holding, run.tokens, run.computed, share=share)
+            m
+            for run, _ in grants
+            for m in self.ledger.settle(run.holding, run.tokens, run.computed, share=share)
         ]
         self._pack(moves)
 
@@ -188,14 +199,17 @@ class LedgerHistories(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(25, 40), pytest.param(200, 80, marks=pytest.mark.slow)], ids=("few", "many")
+    ("examples", "steps"),
+    [pytest.param(25, 40), pytest.param(200, 80, marks=pytest.mark.slow)],
+    ids=("few", "many"),
 )
 def test_ledger_histories(examples: int, steps: int) -> None:
-    machine = type("Histories", (LedgerHistories,), {"seen": Counter()})
+    seen: Counter[str] = Counter()
     run_state_machine_as_test(
-        machine, settings=settings(settings.get_profile("same"), max_examples=examples, stateful_step_count=steps)
+        type("Histories", (LedgerHistories,), {"seen": seen}),
+        settings=settings(settings.get_profile("same"), max_examples=examples, stateful_step_count=steps),
     )
-    assert {name for name, n in machine.seen.items() if n} >= {"hit", "full", "fork full", "gone", "packed"}, machine.seen
+    assert {name for name, n in seen.items() if n} >= {"hit", "full", "fork full", "gone", "packed"}, seen
 
 
 def test_a_hit_compares_tokens_not_only_hashes() -> None:

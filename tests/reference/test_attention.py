@@ -49,7 +49,10 @@ class World:
     def __post_init__(self) -> None:
         self.generator = torch.Generator().manual_seed(self.seed)
         shape = (200, self.g, PAGE, self.d)
-        self.plain = (torch.full(shape, torch.nan, dtype=self.dtype), torch.full(shape, torch.nan, dtype=self.dtype))
+        self.plain = (
+            torch.full(shape, torch.nan, dtype=self.dtype),
+            torch.full(shape, torch.nan, dtype=self.dtype),
+        )
         k, v = (torch.full((60, self.g, c.nbytes), 0xFF, dtype=torch.uint8) for c in self.codecs)
         self.packed = (k, v)
         self.free_plain, self.free_packed = count(1), count(1)  # slot 0 pads: it stays poisoned
@@ -97,7 +100,7 @@ def dense(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, computed: int, window: int | None,
     scale: float, softcap: float | None, sinks: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
-    """q [n, H, D] at positions from `computed` on, k and v [G, N, D] → [n, H, D], one row and head at a time."""
+    """q [n, H, D] at positions from `computed` on, k and v [G, N, D] → [n, H, D], row by row."""
     n, h, _ = q.shape
     out = torch.empty_like(q, dtype=torch.float64)
     for i in range(n):
@@ -197,14 +200,18 @@ def test_formats(step: str, formats: tuple[str, str], centred: bool, dtype: torc
 
 
 @pytest.mark.parametrize("step", ["alone, packed", "a tree", "decodes, chunks and strangers"])
-@pytest.mark.parametrize(("g", "r", "d"), [(1, 1, 16), (3, 1, 80), (1, 8, 128), (2, 5, 48), (4, 2, 32), (1, 3, 256)])
+@pytest.mark.parametrize(
+    ("g", "r", "d"), [(1, 1, 16), (3, 1, 80), (1, 8, 128), (2, 5, 48), (4, 2, 32), (1, 3, 256)]
+)
 def test_heads(step: str, g: int, r: int, d: int) -> None:
     formats = ("q8_0", "q4_0") if d % 32 == 0 else ("f16", "plain")
     check(STEPS[step], g=g, r=r, d=d, formats=formats)
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize(("softcap", "sinks", "window"), [(2.0, False, None), (None, True, 70), (5.0, True, None)])
+@pytest.mark.parametrize(
+    ("softcap", "sinks", "window"), [(2.0, False, None), (None, True, 70), (5.0, True, None)]
+)
 def test_caps_and_sinks(step: str, softcap: float | None, sinks: bool, window: int | None) -> None:
     check(STEPS[step], softcap=softcap, sinks=sinks, window=window)
 
@@ -213,7 +220,12 @@ def test_caps_and_sinks(step: str, softcap: float | None, sinks: bool, window: i
 @pytest.mark.parametrize("window", [None, 100])
 def test_tiles_smaller_than_the_run(scores: int, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "TILE_SCORES", scores)
-    for step in ("alone, packed", "alone, a hole of plain among packed", "a tree", "decodes, chunks and strangers"):
+    for step in (
+        "alone, packed",
+        "alone, a hole of plain among packed",
+        "a tree",
+        "decodes, chunks and strangers",
+    ):
         check(STEPS[step], window=window, softcap=3.0, sinks=True)
 
 
@@ -227,7 +239,9 @@ def test_one_percent_of_a_gain_is_seen() -> None:
 
 def test_large_scores_stay_finite() -> None:
     """The running maximum keeps every exponent at or below zero."""
-    world = World(1, 64, (PageCodec(get_format("q8_0"), 64, "k"), PageCodec(get_format("q8_0"), 64, "v")), torch.float32)
+    world = World(
+        1, 64, (PageCodec(get_format("q8_0"), 64, "k"), PageCodec(get_format("q8_0"), 64, "v")), torch.float32
+    )
     addresses, k, v = world.sequence(Row(200, 1, "aBC"))
     q = 1000 * world.random(1, 2, 64)
     plan = make_plan([Segment(0, 1, 200, 0, np.array(addresses, np.int64))], None, torch.device("cpu"))
@@ -255,7 +269,10 @@ def test_agents_add_no_pages_to_the_plan() -> None:
     """What a step reads of a document does not grow with the number of agents on it."""
     document = list(range(10, 40))
     for agents in (2, 8, 32):
-        segments = [Segment(n, 1, 30 * PAGE + 3, 0, np.array([*document, ~(100 + n)], np.int64)) for n in range(agents)]
+        segments = [
+            Segment(n, 1, 30 * PAGE + 3, 0, np.array([*document, ~(100 + n)], np.int64))
+            for n in range(agents)
+        ]
         plan = make_plan(segments, None, torch.device("cpu"))
         assert [len(item.packed) for item in plan.items] == [30]
         assert len(plan.items[0].rows) == agents
