@@ -153,7 +153,8 @@ def main(arguments: list[str] | None = None) -> None:
     result = where() | {
         "command": "python -m benchmarks.prefill", "pair": options.pair, "past": past,
         "chunk": n, "relative_error": error,
-        "ms": ours, "unpack_ms": unpack, "extra_bytes": extra, "sdpa_ms": offered, "against_sdpa": best / ours,
+        "ms": ours, "unpack_ms": unpack, "extra_bytes": extra, "sdpa_ms": offered,
+        "against_sdpa": best / ours,
     }  # fmt: skip
     for key, value in result.items():
         print(key, value)

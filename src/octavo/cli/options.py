@@ -93,6 +93,9 @@ ENGINE = {
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
         help="Dtype of weights and plain pages.  [default: auto]",
     ),
+    "compile": click.option(
+        "--compile", is_flag=True, default=None, help="Compile decoding first: a minute, then faster (GPU)."
+    ),
     "strict": click.option(
         "--strict", is_flag=True, default=None, help="Refuse to run where the fastest backend cannot."
     ),

@@ -41,7 +41,7 @@ class Engine(Scoring):
     chunk          prompt tokens run per step beside the decoding sequences
     max_sequences  sequences that run at once;  max_waiting: requests queued before Overloaded is raised
     strict         refuse to serve on a GPU without the GPU kernels
-    compile        put the dense part of decoding through torch.compile: a minute or more, then faster (GPU)
+    compile        GPU: put the dense part of decoding through torch.compile; a minute, then faster
     all_quantised  evaluation: read even the newest tokens as if packed
     """
 
@@ -71,6 +71,8 @@ class Engine(Scoring):
         recipe = recipe or Recipe()
         check_recipe(recipe, loaded)
         backend = choose_backend(place, loaded.shape, recipe, strict=strict)
+        if compile and not backend.graphs:
+            raise InvalidRequest(f"compile is for decoding on a GPU; here runs {backend.reason}. Leave it out")
         pool = Memory.build(
             loaded.shape, recipe, backend, place, loaded.identity, memory,
             sequences=max_sequences, chunk=chunk, everywhere=all_quantised,
