@@ -72,7 +72,7 @@ class Engine(Scoring):
         check_recipe(recipe, loaded)
         backend = choose_backend(place, loaded.shape, recipe, strict=strict)
         if compile and not backend.graphs:
-            raise InvalidRequest(f"compile is for decoding on a GPU; here runs {backend.reason}. Leave it out")
+            raise InvalidRequest(f"compile is for decoding on a GPU; here it is {backend.reason}")
         pool = Memory.build(
             loaded.shape, recipe, backend, place, loaded.identity, memory,
             sequences=max_sequences, chunk=chunk, everywhere=all_quantised,
