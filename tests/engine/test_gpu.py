@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 PAIRS = ["q8_0:q8_0", "q8_0:q4_0", "turbo4:turbo4", "turbo8:turbo3", "turbo4_tcq:turbo3_tcq", "plain:plain"]
 
 
-SMOOTH = {"gpt_oss": {"num_experts_per_tok": 4}}
+SMOOTH: dict[str, dict[str, Any]] = {"gpt_oss": {"num_experts_per_tok": 4}}
 """All experts run: a router that picks some of them turns rounding into another answer."""
 
 

@@ -197,7 +197,7 @@ def test_messages_are_not_raw(shared: Engine) -> None:
 
 
 def test_prompts_and_samplings_must_match(shared: Engine) -> None:
-    with pytest.raises(InvalidRequest, match="2 prompts came with 3"):
+    with pytest.raises(InvalidRequest, match="2 prompts but 3"):
         shared.generate(["a", "b"], [greedy(1)] * 3)
 
 
