@@ -170,17 +170,17 @@ def test_a_dropped_document_that_found_readers_is_kept() -> None:
     """Ready, read by another and cancelled, before its caller's loop gets to know: the thread lives."""
 
     async def scenario(worker: AsyncEngine) -> None:
-        task = asyncio.create_task(worker.document("text", name="d"))
-        await until(lambda: bool(worker._awaited) or "d" in worker.engine.documents)
+        task = asyncio.create_task(worker.document(random_tokens(600), name="d"))
+        await until(lambda: bool(worker._awaited))
         while "d" not in worker.engine.documents:
             time.sleep(0.001)  # holds the event loop: the news of the document waits in it
-        worker.engine.submit("x", greedy(3), document="d")
+        worker.engine.submit([1], greedy(3), document="d")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert len((await worker.generate("y", greedy(3))).tokens) == 3
 
-    run(scenario)
+    run(scenario, tiny_engine(chunk=8))
 
 
 def test_close_ends_open_requests() -> None:
