@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json import loads
 from pathlib import Path
@@ -38,6 +39,14 @@ def save(folder: Path, *, chat: bool) -> str:
     tiny("llama").save_pretrained(folder)
     byte_tokenizer(chat).save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, even where the tests were started in the background and inherit that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")
