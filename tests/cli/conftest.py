@@ -43,7 +43,7 @@ def save(folder: Path, *, chat: bool) -> str:
 
 @pytest.fixture(autouse=True)
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C interrupts, even where the tests were started in the background and inherit that it is ignored."""
+    """Ctrl-C interrupts, even where tests are started in the background and inherit that it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
