@@ -91,8 +91,8 @@ class PageCodec:
         if not self.centred:
             return torch.zeros(len(data), self.head_dim, device=data.device)
         ranges = self.sections()
-        codes = data[:, slice(*ranges["mean"])].contiguous().view(torch.int8).float()
-        return codes * data[:, slice(*ranges["mean_gain"])].contiguous().view(torch.float16).float()
+        codes = data[:, slice(*ranges["mean"])].view(torch.int8).float()
+        return codes * data[:, slice(*ranges["mean_gain"])].view(torch.float16).float()
 
 
 def quantise_mean(mean: Tensor) -> tuple[Tensor, Tensor]:

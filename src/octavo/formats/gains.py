@@ -59,7 +59,7 @@ def store_gains(gains: Tensor, layout: Layout) -> Tensor:
 
 def load_gains(data: Tensor, layout: Layout) -> Tensor:
     """Bytes of `store_gains` → float32 [N, S, B]."""
-    gains = data.contiguous().view(torch.float16).float()
+    gains = data.view(torch.float16).float()
     if layout == "tile":
         spans = gains.view(len(data), -1, PAGE).transpose(1, 2)
         return torch.empty_like(spans).index_copy_(1, lane_tokens(data.device), spans)

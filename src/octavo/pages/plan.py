@@ -22,9 +22,14 @@ import torch
 
 from octavo.formats.base import PAGE
 
-__all__ = ["Item", "Plan", "Segment", "Tail", "make_plan", "sees"]
+__all__ = ["Item", "Plan", "Segment", "Slots", "Tail", "make_plan", "sees"]
 
 Ints = npt.NDArray[np.int64]
+Slots = torch.Tensor | range
+"""Slots of pages to read; a range where they lie one behind the other, so that nothing need be gathered."""
+
+ROWS = 128
+"""New tokens of a segment that share a tail."""
 FEW = 4
 """Private plain pages up to this many are read with the tail instead of as an item."""
 
@@ -51,8 +56,8 @@ class Item:
     """
 
     rows: torch.Tensor
-    packed: torch.Tensor
-    plain: torch.Tensor
+    packed: Slots
+    plain: Slots
     hidden: torch.Tensor | None
 
 
@@ -167,19 +172,38 @@ def make_item(
         queries = np.concatenate([o.computed + np.arange(o.n) for o in owners])
         keys = page_positions(np.concatenate([packed, plain]) + owners[0].first)
         hidden = to(~sees(queries, keys, window), device)
-    return Item(to(rows, device), to(address[packed], device), to(~address[plain], device), hidden)
+    return Item(to(rows, device), compact(address[packed], device), compact(~address[plain], device), hidden)
+
+
+def compact(slots: Ints, device: torch.device) -> Slots:
+    if len(slots) and (np.diff(slots) == 1).all():
+        return range(int(slots[0]), int(slots[-1]) + 1)
+    return to(slots, device)
 
 
 def make_tails(
     segments: list[Segment], private: list[Ints], window: int | None, device: torch.device
 ) -> list[Tail]:
-    """Segments of one token share a padded tail; longer ones have their own."""
+    """Segments of one token share a padded tail; longer ones have tails of their own, `ROWS` tokens at a
+    time,
+    so that most of what lies in a token's future is never looked at."""
     single = [n for n, s in enumerate(segments) if s.n == 1]
-    sets = ([single] if single else []) + [[n] for n, s in enumerate(segments) if s.n > 1]
-    return [
-        make_tail([segments[n] for n in members], [private[n] for n in members], window, device)
-        for members in sets
-    ]
+    sets = [([segments[n] for n in single], [private[n] for n in single])] if single else []
+    for s, own in zip(segments, private, strict=True):
+        if s.n > 1:
+            sets += [([part], [own[own < len(part.pages)]]) for part in parts(s)]
+    return [make_tail(members, pages, window, device) for members, pages in sets]
+
+
+def parts(segment: Segment) -> list[Segment]:
+    """A segment cut into pieces of up to `ROWS` tokens; each knows the pages up to its last token."""
+    cut = []
+    for begin in range(0, segment.n, ROWS):
+        n = min(ROWS, segment.n - begin)
+        computed = segment.computed + begin
+        pages = segment.pages[: (computed + n - 1) // PAGE + 1 - segment.first]
+        cut.append(Segment(segment.start + begin, n, computed, segment.first, pages))
+    return cut
 
 
 def make_tail(members: list[Segment], private: list[Ints], window: int | None, device: torch.device) -> Tail:

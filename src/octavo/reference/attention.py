@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from octavo.formats.base import PAGE, Side
-from octavo.pages.plan import Item, Plan, Tail
+from octavo.pages.plan import Item, Plan, Slots, Tail
 from octavo.pages.store import LayerPages
 
 __all__ = ["attend"]
@@ -129,19 +129,26 @@ def tiles(
         base += PAGE * len(slots)
 
 
-def unpack(pages: LayerPages, slots: torch.Tensor, side: Side) -> torch.Tensor:
+def pick(data: torch.Tensor, slots: Slots) -> torch.Tensor:
+    """The pages in `slots`, without a copy where they lie one behind the other."""
+    if isinstance(slots, range):
+        return data[slots.start : slots.stop]
+    return data.index_select(0, slots)
+
+
+def unpack(pages: LayerPages, slots: Slots, side: Side) -> torch.Tensor:
     """Packed slots → [1, G, N, D] float32."""
     data, codec = (pages.k_packed, pages.k_codec) if side == "k" else (pages.v_packed, pages.v_codec)
     _, g, size = data.shape
-    some = data.index_select(0, slots).transpose(0, 1).reshape(-1, size)
+    some = pick(data, slots).transpose(0, 1).reshape(-1, size)
     return codec.decode(some).view(1, g, len(slots) * PAGE, -1)
 
 
-def plain(pages: LayerPages, slots: torch.Tensor, side: Side) -> torch.Tensor:
+def plain(pages: LayerPages, slots: Slots, side: Side) -> torch.Tensor:
     """Plain slots → [1, G, N, D] float32."""
     data = pages.k_plain if side == "k" else pages.v_plain
     _, g, _, d = data.shape
-    return data.index_select(0, slots).transpose(0, 1).reshape(1, g, len(slots) * PAGE, d).float()
+    return pick(data, slots).transpose(0, 1).reshape(1, g, len(slots) * PAGE, d).float()
 
 
 def softmax_part(
