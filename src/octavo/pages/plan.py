@@ -52,26 +52,26 @@ class Segment:
 class Item:
     """Rows [R] that read the same complete pages: packed slots, then plain slots.
 
-    `hidden` [R, (packed + plain) · 64] marks what lies outside a row's window; None: every row sees all.
+    `bias` [R, (packed + plain) · 64] is −inf outside a row's window, else 0; None: every row sees all.
     """
 
     rows: torch.Tensor
     packed: Slots
     plain: Slots
-    hidden: torch.Tensor | None
+    bias: torch.Tensor | None
 
 
 @dataclass(frozen=True)
 class Tail:
     """B segments of n tokens each, P plain pages each (padded).
 
-    rows [B · n]; slots [B · P]; hidden [B, n, P · 64] marks what a row must not see, unseen [B, P · 64] what
-    none of a segment's rows sees: such slots may hold anything.
+    rows [B · n]; slots [B · P]; bias [B, n, P · 64] is −inf where a row must not look, else 0; unseen [B, P ·
+    64] marks what none of a segment's rows sees: such slots may hold anything.
     """
 
     rows: torch.Tensor
     slots: torch.Tensor
-    hidden: torch.Tensor
+    bias: torch.Tensor
     unseen: torch.Tensor
 
 
@@ -167,12 +167,12 @@ def make_item(
 ) -> Item:
     rows = np.concatenate([o.start + np.arange(o.n) for o in owners])
     address = owners[0].pages
-    hidden = None
+    bias = None
     if window is not None:
         queries = np.concatenate([o.computed + np.arange(o.n) for o in owners])
         keys = page_positions(np.concatenate([packed, plain]) + owners[0].first)
-        hidden = to(~sees(queries, keys, window), device)
-    return Item(to(rows, device), compact(address[packed], device), compact(~address[plain], device), hidden)
+        bias = blind(~sees(queries, keys, window), device)
+    return Item(to(rows, device), compact(address[packed], device), compact(~address[plain], device), bias)
 
 
 def compact(slots: Ints, device: torch.device) -> Slots:
@@ -219,8 +219,13 @@ def make_tail(members: list[Segment], private: list[Ints], window: int | None, d
     rows = np.stack([s.start + np.arange(s.n) for s in members])
     hidden = ~sees(queries, page_positions(pages), window)
     return Tail(
-        to(rows.ravel(), device), to(slots.ravel(), device), to(hidden, device), to(hidden.all(1), device)
+        to(rows.ravel(), device), to(slots.ravel(), device), blind(hidden, device), to(hidden.all(1), device)
     )
+
+
+def blind(hidden: npt.NDArray[np.bool_], device: torch.device) -> torch.Tensor:
+    """float32: −inf where hidden, else 0."""
+    return to(np.where(hidden, np.float32(-np.inf), np.float32(0)), device)
 
 
 def to(array: npt.ArrayLike, device: torch.device) -> torch.Tensor:

@@ -77,17 +77,18 @@ def attend_tails(q: torch.Tensor, pages: LayerPages, plan: Plan, softcap: float 
 def attend_tail(q: torch.Tensor, pages: LayerPages, tail: Tail, softcap: float | None) -> Partial:
     """q [B·n, G, R, D]: each of B segments reads its own plain pages under its causal mask."""
     _, g, r, d = q.shape
-    b, n, keys = tail.hidden.shape
+    b, n, keys = tail.bias.shape
 
     def read(side: torch.Tensor) -> torch.Tensor:
         some = side.index_select(0, tail.slots).view(b, keys // PAGE, g, PAGE, d)
         return some.transpose(1, 2).reshape(b, g, keys, d).float()
 
     k, v = read(pages.k_plain), read(pages.v_plain)
-    v.masked_fill_(tail.unseen[:, None, :, None], 0.0)
+    for side in (k, v):  # not even a number stands there
+        side.masked_fill_(tail.unseen[:, None, :, None], 0.0)
     heads = q.view(b, n, g, r, d).transpose(1, 2).reshape(b, g, n * r, d)
-    hidden = tail.hidden[:, None, :, None]
-    return by_rows(softmax_part(heads, k, v, r, hidden, softcap), n, r)
+    bias = tail.bias[:, None, :, None]
+    return by_rows(softmax_part(heads, k, v, r, bias, softcap), n, r)
 
 
 def attend_item(q: torch.Tensor, pages: LayerPages, item: Item, softcap: float | None) -> Partial:
@@ -95,8 +96,8 @@ def attend_item(q: torch.Tensor, pages: LayerPages, item: Item, softcap: float |
     t, g, r, d = q.shape
     heads = q.transpose(0, 1).reshape(1, g, t * r, d)
     total = None
-    for k, v, hidden in tiles(pages, item, max(1, TILE_SCORES // (PAGE * g * t * r))):
-        part = softmax_part(heads, k, v, r, hidden, softcap)
+    for k, v, bias in tiles(pages, item, max(1, TILE_SCORES // (PAGE * g * t * r))):
+        part = softmax_part(heads, k, v, r, bias, softcap)
         total = part if total is None else merge(total, part)
     assert total is not None
     return by_rows(total, t, r)
@@ -115,17 +116,17 @@ def by_rows(part: Partial, n: int, r: int) -> Partial:
 def tiles(
     pages: LayerPages, item: Item, size: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Keys and values [1, G, N, D] of up to `size` pages at a time, and what is hidden [T, 1, N] of them."""
+    """Keys and values [1, G, N, D] of up to `size` pages at a time, and their bias [T, 1, N]."""
     size = min(size, TILE_PAGES)
     base = 0
     for slots, read in ((item.packed, unpack), (item.plain, plain)):
         for first in range(0, len(slots), size):
             some = slots[first : first + size]
-            hidden = None
-            if item.hidden is not None:
+            bias = None
+            if item.bias is not None:
                 begin = base + PAGE * first
-                hidden = item.hidden[:, None, begin : begin + PAGE * len(some)]
-            yield read(pages, some, "k"), read(pages, some, "v"), hidden
+                bias = item.bias[:, None, begin : begin + PAGE * len(some)]
+            yield read(pages, some, "k"), read(pages, some, "v"), bias
         base += PAGE * len(slots)
 
 
@@ -156,19 +157,19 @@ def softmax_part(
     k: torch.Tensor,
     v: torch.Tensor,
     r: int,
-    hidden: torch.Tensor | None,
+    bias: torch.Tensor | None,
     softcap: float | None,
 ) -> Partial:
-    """q [B, G, n·R, D] (scaled), k and v [B, G, N, D], hidden broadcasting to [B, G, n, R, N] → [B, G, n·R,
+    """q [B, G, n·R, D] (scaled), k and v [B, G, N, D], bias broadcasting to [B, G, n, R, N] → [B, G, n·R,
     ...]."""
     scores = q @ k.transpose(2, 3)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    if hidden is not None:
+    if bias is not None:
         b, g, rows, keys = scores.shape
-        scores.view(b, g, rows // r, r, keys).masked_fill_(hidden, -torch.inf)
+        scores.view(b, g, rows // r, r, keys).add_(bias)
     m = scores.amax(-1)
-    if hidden is not None:
+    if bias is not None:
         m = m.clamp_min_(LOWEST)
     p = scores.sub_(m.unsqueeze(-1)).exp_()
     return Partial(p @ v, m, p.sum(-1))
