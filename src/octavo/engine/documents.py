@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -31,6 +32,7 @@ class Document:
     created: float = field(default_factory=time.time)
     users: int = 0
     ready: bool = False
+    released: bool = False
     error: OctavoError | None = None
 
     @property
@@ -51,6 +53,7 @@ class Document:
     def release(self) -> None:
         """Let its pages go; they stay findable by content until the pool needs their room."""
         self._release(self)
+        self.released = True
 
     def __enter__(self) -> Document:
         return self
@@ -58,4 +61,10 @@ class Document:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._release(self)
+        if self.released:
+            return
+        if error is None:
+            self.release()
+        else:  # what went wrong inside matters more than requests that still read the document
+            with suppress(OctavoError):
+                self.release()

@@ -245,9 +245,11 @@ class Engine(Scoring):
             self._check_open()
             try:
                 self._deliver(self._core.step())
-            except Exception as error:
-                self._closed = EngineStopped(f"the engine stopped after an internal error: {error!r}")
+            except BaseException as error:  # Ctrl-C too leaves a step half done
+                self._closed = EngineStopped(f"the engine stopped inside a step: {error!r}")
                 self._deliver(self._core.stop_all(self._closed))
+                if not isinstance(error, Exception):
+                    raise
                 raise self._closed from error
 
     def _deliver(self, deltas: list[Delta]) -> None:
