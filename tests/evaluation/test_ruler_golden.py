@@ -19,6 +19,7 @@ from octavo.evaluation.ruler import TASK_NAMES, Draft, Fitter, Prompter, Sources
 from octavo.evaluation.ruler.aggregate import CommonWords, FrequentWords
 from octavo.evaluation.ruler.niah import Essay, Niah, NiahShape
 from octavo.evaluation.ruler.vt import VariableTracking
+from octavo.evaluation.ruler.words import word_list
 from tests.evaluation.words import WordTokenizer
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -192,3 +193,11 @@ def test_same_seed_same_sample_on_any_machine(name: str) -> None:
 
 def test_there_are_thirteen_tasks() -> None:
     assert len(TASK_NAMES) == len(set(TASK_NAMES)) == 13
+
+
+@pytest.mark.parametrize("kind", ["noun", "adjective", "verb"])
+def test_word_lists_are_those_of_wonderwords(kind: str) -> None:
+    wonderwords = pytest.importorskip("wonderwords")
+    asset = Path(wonderwords.__file__).parent / "assets" / f"{kind}list.txt"
+    theirs = {line.strip() for line in asset.read_text().splitlines()}
+    assert list(word_list(f"{kind}s")) == sorted(theirs)
