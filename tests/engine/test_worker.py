@@ -107,6 +107,22 @@ def test_cancelled_before_it_was_taken() -> None:
     run(scenario)
 
 
+def test_cancelled_between_the_answer_and_the_callers_turn() -> None:
+    """The result has reached the loop, but its caller is cancelled before it runs again: it is undone."""
+    undone: list[int] = []
+
+    async def scenario(worker: AsyncEngine) -> None:
+        task = asyncio.create_task(worker._call(lambda: 7, undo=undone.append))
+        await asyncio.sleep(0)  # the command is on its way
+        time.sleep(0.1)  # holds the loop: the result waits in it
+        asyncio.get_running_loop().call_soon(task.cancel)  # runs behind the result, before the caller
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: undone == [7])
+
+    run(scenario)
+
+
 def test_wrong_input_reaches_its_caller_only() -> None:
     async def scenario(worker: AsyncEngine) -> None:
         other = asyncio.create_task(worker.generate("x", greedy(20)))

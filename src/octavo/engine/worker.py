@@ -164,7 +164,14 @@ class AsyncEngine:
 
         if not self._send(command):
             raise EngineStopped("the engine was closed")
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Cancelled between the result's arrival and the caller's next turn: nobody takes it any more.
+            if undo is not None and future.done() and not future.cancelled() and not future.exception():
+                taken = future.result()
+                self._send(lambda: undo(taken))
+            raise
 
     def _send(self, command: Command | None) -> bool:
         """Queue a command for the engine's thread; False if that has ended."""
