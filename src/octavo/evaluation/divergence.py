@@ -71,7 +71,7 @@ def _sum(values: Tensor) -> Tensor:
     Three times as fast as all in float64, and as exact: a stretch errs by a few parts in 1e8.
     """
     even = values.shape[1] // _STRETCH * _STRETCH
-    stretches = values[:, :even].unflatten(1, (-1, _STRETCH)).sum(-1)
+    stretches = values[:, :even].reshape(len(values), -1, _STRETCH).sum(-1)
     return stretches.sum(-1, dtype=torch.float64) + values[:, even:].sum(-1, dtype=torch.float64)
 
 
