@@ -33,7 +33,8 @@ def choose_backend(
         dtype = getattr(torch, shape.dtype)
         prefill = sorted({fused_attention(g.head_dim, dtype).__name__ for g in shape.groups})
         name = torch.cuda.get_device_name(device)
-        return CudaBackend(device, f"kernels for {name}, {recipe.pair}; prefill through {', '.join(prefill)}")
+        how = f"prefill through {', '.join(prefill)}, windows and soft caps there through explicit scores"
+        return CudaBackend(device, f"kernels for {name}, {recipe.pair}; {how}")
     if strict:
         raise UnsupportedModel(f"the GPU kernels cannot run: {obstacle}; change that, or drop strict")
     return TorchBackend(device, f"reference attention in PyTorch, slow: {obstacle}")
