@@ -58,7 +58,8 @@ def test_raw_continues_the_text(octavo: Octavo, model: str) -> None:
 def test_what_does_not_fit_is_refused(octavo: Octavo, model: str, document: str) -> None:
     for arguments in (
         ["--context", "100"],
-        ["--context", "99999"],
+        ["--context", "99999", "--dca", "off"],
+        ["--context", "99999", "--memory", "1MB"],
         ["--memory", "1KB"],
         ["--memory", "lots"],
     ):

@@ -216,7 +216,7 @@ def test_bad_engine_settings(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("context", [0, 1, 4097])
 def test_bad_contexts(context: int) -> None:
     with pytest.raises(InvalidRequest, match=rf"{context}.*4096"):
-        tiny_engine(context=context)
+        tiny_engine(recipe=Recipe(dca="off"), context=context)
 
 
 @pytest.mark.parametrize("memory", ["lots", "4 GB!", "", "-1GB"])

@@ -42,6 +42,7 @@ def test_engine_counts(served: Served) -> None:
     assert found["octavo_requests_ended_total", "preempted"] == 0
     assert found["octavo_bytes", "live"] == 1000
     assert found["octavo_tokens_per_second", "decode"] == 2.5
+    assert found["octavo_dca_rows_total", "inter"] == 2
 
 
 def test_latencies_and_statuses(serving: Serving) -> None:

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import torch
 
-from octavo.attention.turn import turn_back, turn_rows
+from octavo.attention.turn import band_queries, turn_back, turn_rows
 from octavo.formats.base import Layout
 from octavo.model.shape import LayerGroup
+from octavo.pages.bands import Turns
 from octavo.pages.plan import Plan, Segment, make_plan
 from octavo.pages.store import GroupPool, LayerPages, Sealer
 from octavo.reference.attention import attend
@@ -47,8 +48,8 @@ class Backend(ABC):
         self.reason = reason
 
     @abstractmethod
-    def plan(self, segments: list[Segment], group: LayerGroup) -> StepPlan:
-        """Who reads what in this step, for one layer group."""
+    def plan(self, segments: list[Segment], group: LayerGroup, chunk: int | None = None) -> StepPlan:
+        """Who reads what in this step, for one layer group, in bands where there is a `chunk` length."""
 
     def enter(
         self,
@@ -59,10 +60,13 @@ class Backend(ABC):
         k: torch.Tensor,
         v: torch.Tensor,
         alter: Alter | None = None,
+        turns: Turns | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Equalise and rotate the step's rows for layer n of the group, `alter` its keys and values, and
-        store
-        those. q [T, H, D], k and v [T, G, D] come back as attention reads them."""
+        store those. q [T, H, D], k and v [T, G, D] come back as attention reads them: q once for each band
+        of `turns`, [bands · T, H, D]."""
+        if turns is not None:
+            q = band_queries(q, turns)
         q, k, v = turn_rows(pool, n, q, k, v)
         if alter is not None:
             k, v = alter(k, v)
@@ -85,8 +89,8 @@ class Backend(ABC):
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """q [T, H, D] of the step's tokens, whose k, v [T, G, D] are in their plain slots already → [T, H,
-        D]."""
+        """q [T, H, D] of the step's tokens (under bands [bands · T, H, D]), whose k, v [T, G, D] are in their
+        plain slots already → [T, H, D]."""
 
 
 class TorchBackend(Backend):
@@ -95,8 +99,8 @@ class TorchBackend(Backend):
     name = "torch"
     layout = "rows"
 
-    def plan(self, segments: list[Segment], group: LayerGroup) -> Plan:
-        return make_plan(segments, group.window, self.device)
+    def plan(self, segments: list[Segment], group: LayerGroup, chunk: int | None = None) -> Plan:
+        return make_plan(segments, group.window, self.device, chunk)
 
     def attend(
         self,

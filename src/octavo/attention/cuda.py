@@ -21,7 +21,8 @@ from octavo.kernels.decode import DevicePlan, LayerPool, decode
 from octavo.kernels.plan import Plan, Reader, plan_items
 from octavo.kernels.seal import seal_pages
 from octavo.model.shape import LayerGroup
-from octavo.pages.plan import Segment
+from octavo.pages.bands import Turns, count_bands, cut, views
+from octavo.pages.segment import Segment
 from octavo.pages.store import SIDES, GroupPool, LayerPages
 
 __all__ = ["CudaBackend", "CudaPlan", "decode_plan"]
@@ -34,12 +35,14 @@ SHORT = 8
 class CudaPlan:
     """Where the step's tokens go, and its segments by the way they are read.
 
-    `decoding` lists the rows of short segments (None: all rows, in order), which `device` plans.
+    `decoding` lists the rows of short segments (None: all rows, in order), which `device` plans; `queries`
+    those of their queries, band by band.
     """
 
     slots: torch.Tensor
     offsets: torch.Tensor
     decoding: torch.Tensor | None
+    queries: torch.Tensor | None
     device: DevicePlan | None
     chunks: list[Past]
     tile: int | None = None
@@ -53,16 +56,19 @@ class CudaBackend(Backend):
     graphs = True
     sealer = staticmethod(seal_pages)
 
-    def plan(self, segments: list[Segment], group: LayerGroup) -> CudaPlan:
-        short = [s for s in segments if s.n <= SHORT]
-        chunks = [plan_past(s, group.window, self.device) for s in segments if s.n > SHORT]
-        device, rows = None, None
-        if short:
-            device = DevicePlan.holding(decode_plan(short, group), self.device)
-        if short and chunks:
-            rows = self._ints(np.concatenate([s.start + np.arange(s.n) for s in short]))
+    def plan(self, segments: list[Segment], group: LayerGroup, chunk: int | None = None) -> CudaPlan:
+        parts, bands = cut(segments, chunk), count_bands(segments, chunk)
+        short = [s for s in parts if s.n <= SHORT]
+        chunks = [plan_past(s, group.window, self.device, chunk) for s in parts if s.n > SHORT]
         slots, offsets = places(segments)
-        return CudaPlan(self._ints(slots), self._ints(offsets), rows, device, chunks)
+        device, rows, queries = None, None, None
+        if short:
+            device = DevicePlan.holding(decode_plan(short, group, chunk=chunk, bands=bands), self.device)
+        if short and chunks:
+            own = np.concatenate([s.start + np.arange(s.n) for s in short])
+            rows = self._ints(own)
+            queries = self._ints((own + len(slots) * np.arange(bands)[:, None]).ravel())
+        return CudaPlan(self._ints(slots), self._ints(offsets), rows, queries, device, chunks)
 
     def enter(
         self,
@@ -73,14 +79,16 @@ class CudaBackend(Backend):
         k: torch.Tensor,
         v: torch.Tensor,
         alter: Alter | None = None,
+        turns: Turns | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if alter is not None:
-            return super().enter(pool, n, plan, q, k, v, alter)
+            return super().enter(pool, n, plan, q, k, v, alter, turns)
         assert isinstance(plan, CudaPlan)
         turn_k, turn_v = (pool.rotations[side][n] is not None for side in SIDES)
         return append_rows(
             q, k, v, pool.k_plain[n], pool.v_plain[n], plan.slots, plan.offsets,
             turn_k=turn_k, turn_v=turn_v, scales=pool.scales[n], keep=bool(plan.chunks),
+            turns=turns,
         )  # fmt: skip
 
     def leave(self, pool: GroupPool, n: int, out: torch.Tensor) -> torch.Tensor:
@@ -99,9 +107,10 @@ class CudaBackend(Backend):
     ) -> torch.Tensor:
         assert isinstance(plan, CudaPlan)
         sinks = None if sinks is None else sinks.float()
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        tokens = len(plan.slots)
+        out = q.new_empty(tokens, *q.shape[1:])
         if plan.device is not None:
-            rows = q if plan.decoding is None else q[plan.decoding]
+            rows = q if plan.queries is None else q[plan.queries]
             read = decode(
                 rows,
                 layer_pool(pages),
@@ -114,9 +123,10 @@ class CudaBackend(Backend):
             if plan.decoding is None:
                 return read
             out[plan.decoding] = read
+        bands = q.view(-1, tokens, *q.shape[1:])
         for past in plan.chunks:
             own = slice(past.start, past.start + past.n)
-            out[own] = attend_chunk(q[own], k[own], v[own], pages, past, scale, softcap, sinks)
+            out[own] = attend_chunk(bands[:, own], k[own], v[own], pages, past, scale, softcap, sinks)
         return out
 
     def _ints(self, array: np.ndarray[tuple[int], np.dtype[np.int64]]) -> torch.Tensor:
@@ -130,18 +140,30 @@ def places(segments: list[Segment]) -> tuple[np.ndarray[tuple[int], np.dtype[np.
     return np.concatenate(slots), np.concatenate(positions) % PAGE
 
 
-def decode_plan(segments: list[Segment], group: LayerGroup, tokens: int | None = None) -> Plan:
-    """Short segments as the decode kernel's runs; their tokens are numbered in the order given.
+def decode_plan(
+    segments: list[Segment],
+    group: LayerGroup,
+    tokens: int | None = None,
+    chunk: int | None = None,
+    bands: int = 1,
+) -> Plan:
+    """Short segments, each within one chunk, as the decode kernel's runs; their tokens are numbered in the
+    order given.
 
-    `tokens` pads the plan to that many; the rest see nothing.
+    `tokens` pads the plan to that many; the rest see nothing. With a `chunk` length there are `bands` sets of
+    queries, and a segment reads by as many of them as it has bands.
     """
     readers, at = [], 0
-    positions = np.zeros(tokens or sum(s.n for s in segments), np.int64)
+    tokens = tokens or sum(s.n for s in segments)
+    positions = np.zeros((bands, tokens), np.int64)
     for s in segments:
-        readers.append(Reader(s.pages.astype(np.int32), range(at, at + s.n), s.first * PAGE))
-        positions[at : at + s.n] = s.computed + np.arange(s.n)
+        for view in views(s, chunk):
+            first = at + view.band * tokens
+            part = view.segment
+            readers.append(Reader(part.pages.astype(np.int32), range(first, first + s.n), part.first * PAGE))
+        positions[:, at : at + s.n] = s.computed + np.arange(s.n)
         at += s.n
-    return plan_items(readers, positions, group.queries_per_head, group.window)
+    return plan_items(readers, positions.ravel(), group.queries_per_head, group.window, bands)
 
 
 def layer_pool(pages: LayerPages) -> LayerPool:

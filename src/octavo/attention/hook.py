@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -14,8 +14,11 @@ from octavo.attention.backend import Backend, StepPlan
 from octavo.errors import OctavoError
 from octavo.formats.base import PAGE
 from octavo.model.shape import ModelShape
-from octavo.pages.plan import Segment
+from octavo.pages.segment import Segment
 from octavo.pages.store import SIDES, GroupPool
+
+if TYPE_CHECKING:
+    from octavo.attention.dca import DualChunk, StepTurns
 
 __all__ = ["NAME", "Attention", "Reading", "install"]
 
@@ -43,6 +46,7 @@ class Attention:
         self.pools = pools
         self.backend = backend
         self.reading: Reading | None = None
+        self.dual: DualChunk | None = None
         self.watch: Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None] | None = None
         """Is shown layer, q [T, H, D], k and v [T, G, D] after RoPE, before anything else happens to them."""
         HANDLES[id(self)] = self
@@ -72,7 +76,12 @@ class Attention:
         alter = None
         if self.round_trip and pool.store.packs:
             alter = partial(self._round_trip, pool, n, reading.segments[group])
-        q, k, v = self.backend.enter(pool, n, plan, q, k, v, alter)
+        turns = None
+        if self.dual is not None and reading.turns is not None and group in self.dual.groups:
+            turns = self.dual.turns(layer, reading.turns)
+            if layer in self.dual.layers:
+                scale = scale * self.dual.mscale**2
+        q, k, v = self.backend.enter(pool, n, plan, q, k, v, alter, turns)
         out = self.backend.attend(q, k, v, self.layers[layer], plan, scale, softcap, sinks)
         return self.backend.leave(pool, n, out.to(v.dtype))
 
@@ -91,12 +100,19 @@ class Attention:
 
 class Reading:
     """What travels to the attention function through the model's keyword arguments: a step's plans by
-    group."""
+    group, and its rotations under Dual Chunk Attention."""
 
-    def __init__(self, attention: Attention, plans: list[StepPlan], segments: list[list[Segment]]):
+    def __init__(
+        self,
+        attention: Attention,
+        plans: list[StepPlan],
+        segments: list[list[Segment]],
+        turns: StepTurns | None = None,
+    ):
         self.attention = attention
         self.plans = plans
         self.segments = segments
+        self.turns = turns
 
 
 def octavo_attention(

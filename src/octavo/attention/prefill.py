@@ -6,7 +6,7 @@ The parts' outputs are merged by log-sum-exp: out = Σ outᵢ · exp(lseᵢ − 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,7 +16,9 @@ import torch
 from octavo.formats.base import PAGE
 from octavo.kernels.blend import blend
 from octavo.kernels.unpack import unpack_pages
-from octavo.pages.plan import Segment, sees
+from octavo.pages.bands import views
+from octavo.pages.plan import sees
+from octavo.pages.segment import Segment
 from octavo.pages.store import SIDES, LayerPages
 
 __all__ = ["STRETCH", "Past", "attend_chunk", "fused_attention", "plan_past"]
@@ -34,6 +36,7 @@ class Past:
 
     addresses  int32 on the device: all pages that hold earlier tokens, from the first one needed
     tokens     how many earlier tokens those pages hold
+    spans      (first page, pages, band) of stretches to unpack at once, each in one band
     hidden     [n, tokens + n] where a window hides earlier or own tokens; None: everything earlier is seen
     """
 
@@ -41,11 +44,12 @@ class Past:
     n: int
     addresses: torch.Tensor
     tokens: int
+    spans: list[tuple[int, int, int]]
     hidden: torch.Tensor | None
 
 
-def plan_past(segment: Segment, window: int | None, device: torch.device) -> Past:
-    """The stored tokens a chunk attends to."""
+def plan_past(segment: Segment, window: int | None, device: torch.device, chunk: int | None = None) -> Past:
+    """The stored tokens a segment within one chunk attends to."""
     base = segment.first * PAGE
     tokens = segment.computed - base
     addresses = torch.from_numpy(segment.pages[: -(-tokens // PAGE)].astype(np.int32)).to(device)
@@ -54,7 +58,21 @@ def plan_past(segment: Segment, window: int | None, device: torch.device) -> Pas
         queries = segment.computed + np.arange(segment.n)
         keys = base + np.arange(tokens + segment.n)
         hidden = torch.from_numpy(~sees(queries, keys, window)).to(device)
-    return Past(segment.start, segment.n, addresses, tokens, hidden)
+    spans = []
+    for view in views(segment, chunk):
+        begin = view.segment.first - segment.first
+        end = min(begin + len(view.segment.pages), len(addresses))
+        spans += [(at, min(STRETCH, end - at), view.band) for at in range(begin, end, STRETCH)]
+    return Past(segment.start, segment.n, addresses, tokens, spans, hidden)
+
+
+def stretches(pages: LayerPages, past: Past) -> Iterator[tuple[int, int, torch.Tensor, torch.Tensor]]:
+    """band, first token, keys and values [G, N, D] of the stored tokens, a stretch of pages at a time."""
+    for first, count, band in past.spans:
+        some = past.addresses[first : first + count]
+        tokens = min(past.tokens - first * PAGE, count * PAGE)
+        k, v = (unpack_pages(pages, some, side)[:, :tokens] for side in SIDES)
+        yield band, first * PAGE, k, v
 
 
 def attend_chunk(
@@ -67,8 +85,8 @@ def attend_chunk(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """q [n, H, D], k and v [n, G, D] of the chunk → [n, H, D]."""
-    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    """q [bands, n, H, D], k and v [n, G, D] of the chunk → [n, H, D]."""
+    q, k, v = q.transpose(1, 2), k.transpose(0, 1), v.transpose(0, 1)
     if past.hidden is not None or softcap is not None:
         out, lse = masked(q, k, v, pages, past, scale, softcap)
     else:
@@ -81,15 +99,12 @@ def attend_chunk(
 def in_stretches(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pages: LayerPages, past: Past, scale: float
 ) -> Part:
-    """Own tokens causally, then all earlier ones, a stretch of pages at a time."""
+    """q [bands, H, n, D]: own tokens causally, then all earlier ones, a stretch of pages at a time."""
     fused = fused_attention(q.shape[-1], q.dtype)
-    out, lse = fused(q, k, v, scale, True)
+    out, lse = fused(q[0], k, v, scale, True)
     acc, lse = out.float().contiguous(), lse.contiguous()
-    for first in range(0, len(past.addresses), STRETCH):
-        some = past.addresses[first : first + STRETCH]
-        count = min(past.tokens - first * PAGE, len(some) * PAGE)
-        old_k, old_v = (unpack_pages(pages, some, side)[:, :count] for side in SIDES)
-        blend(acc, lse, *fused(q, old_k, old_v, scale, False))
+    for band, _, old_k, old_v in stretches(pages, past):
+        blend(acc, lse, *fused(q[band], old_k, old_v, scale, False))
     return acc, lse
 
 
@@ -177,15 +192,12 @@ def masked(
     Windows bound what is stored; with a soft cap over all tokens the stretches are merged.
     """
     parts = []
-    for first in range(0, len(past.addresses), STRETCH):
-        some = past.addresses[first : first + STRETCH]
-        begin, count = first * PAGE, min(past.tokens - first * PAGE, len(some) * PAGE)
-        old_k, old_v = (unpack_pages(pages, some, side)[:, :count] for side in SIDES)
-        hidden = None if past.hidden is None else past.hidden[:, begin : begin + count]
-        parts.append(scored(q, old_k, old_v, scale, softcap, hidden))
+    for band, begin, old_k, old_v in stretches(pages, past):
+        hidden = None if past.hidden is None else past.hidden[:, begin : begin + old_k.shape[1]]
+        parts.append(scored(q[band], old_k, old_v, scale, softcap, hidden))
     own = torch.ones(past.n, past.n, dtype=torch.bool, device=q.device).triu(1)
     hidden = own if past.hidden is None else past.hidden[:, past.tokens :]
-    total = scored(q, k, v, scale, softcap, hidden)
+    total = scored(q[0], k, v, scale, softcap, hidden)
     for part in parts:
         total = merge(total, part)
     return total

@@ -1,13 +1,26 @@
-"""Equalisation and rotation of a step's rows in PyTorch: what a layer's recipe asks, once, for all its
-pages."""
+"""What a step's rows go through in PyTorch on their way into attention: the bands' rotations of queries, then
+equalisation and rotation as a layer's recipe asks, once, for all its pages."""
 
 from __future__ import annotations
 
 import torch
 
+from octavo.pages.bands import Turns
 from octavo.pages.store import GroupPool
 
-__all__ = ["rotate", "turn_back", "turn_rows"]
+__all__ = ["band_queries", "rotate", "turn_back", "turn_rows"]
+
+
+def band_queries(q: torch.Tensor, turns: Turns) -> torch.Tensor:
+    """q [T, H, D] → [bands · T, H, D]: as they are, then turned on for each further band, in float32."""
+    for band in range(turns.bands):
+        turns.counts[band] += (turns.reach >= band).sum()
+    if turns.cos is None or turns.sin is None or turns.partner is None:
+        return q.repeat(turns.bands, 1, 1)
+    sets, other = [q.float()], q.float().index_select(-1, turns.partner)
+    for cos, sin in zip(turns.cos[: turns.bands - 1], turns.sin, strict=False):
+        sets.append(sets[0] * cos[:, None] + other * sin[:, None])
+    return torch.cat(sets)
 
 
 def turn_rows(

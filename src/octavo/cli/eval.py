@@ -10,6 +10,7 @@ command = Verbs(
     name="eval",
     verbs={
         "kld": "octavo.cli.eval_kld",
+        "ppl": "octavo.cli.eval_ppl",
         "equivalence": "octavo.cli.eval_equivalence",
         "ruler": "octavo.cli.eval_ruler",
         "mrcr": "octavo.cli.eval_mrcr",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from octavo.cli.options import RECIPE
 from octavo.cli.output import Status, emit
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NUMBERS",
+    "always_dca_options",
     "bench_options",
     "finish",
     "formats_option",
@@ -52,7 +54,8 @@ class Numbers(click.ParamType[Any]):
 
 NUMBERS = Numbers()
 ON_OFF = click.Choice(["on", "off"])
-SETTINGS = ("recent", "exact_pages", "centre", "rotate", "sliding", "k_gain", "v_gain")
+SWITCHES = ("centre", "rotate", "sliding")
+SETTINGS = ("recent", "exact_pages", *SWITCHES, "k_gain", "v_gain", "dca", "dca_chunk", "dca_mscale")
 
 BENCH = (
     click.option(
@@ -80,6 +83,7 @@ BENCH = (
     click.option("--sliding", type=ON_OFF, help="Pack sliding-window layers too.  [default: off]"),
     click.option("--k-gain", metavar="RULE", help="Gain rule of turbo keys: norm, mmse or unbiased."),
     click.option("--v-gain", metavar="RULE", help="Gain rule of turbo values."),
+    *(RECIPE[name] for name in ("dca_chunk", "dca_mscale")),
     click.option(
         "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1 or auto."
     ),
@@ -99,11 +103,20 @@ BENCH = (
 )
 
 
-def bench_options(command: Command) -> Command:
-    """The recipe's settings, device, dtype and report folder."""
-    for option in reversed(BENCH):
+def decorate(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    for option in reversed(options):
         command = option(command)
     return command
+
+
+def bench_options(command: Command) -> Command:
+    """The recipe's settings, device, dtype and report folder."""
+    return decorate(command, (RECIPE["dca"], *BENCH))
+
+
+def always_dca_options(command: Command) -> Command:
+    """The same for a command whose --dca is its own."""
+    return decorate(command, BENCH)
 
 
 def formats_option(default: str) -> Callable[[Command], Command]:
@@ -119,8 +132,8 @@ def formats_option(default: str) -> Callable[[Command], Command]:
 
 def recipe_settings(options: dict[str, Any]) -> dict[str, Any]:
     """The recipe fields that the user gave a value."""
-    given = {name: options[name] for name in SETTINGS if options[name] is not None}
-    return {name: value == "on" if value in ("on", "off") else value for name, value in given.items()}
+    given = {name: options[name] for name in SETTINGS if options.get(name) is not None}
+    return {name: value == "on" if name in SWITCHES else value for name, value in given.items()}
 
 
 def make_recipes(formats: str, options: dict[str, Any], **defaults: Any) -> list[Recipe]:

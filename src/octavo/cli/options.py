@@ -65,6 +65,24 @@ RECIPE = {
     "sliding": click.option(
         "--sliding/--no-sliding", default=None, help="Pack sliding-window layers too.  [default: no-sliding]"
     ),
+    "dca": click.option(
+        "--dca",
+        metavar="WHEN",
+        help="Dual Chunk Attention: auto (where --context exceeds the trained length), on or off.  "
+        "[default: auto]",
+    ),
+    "dca_chunk": click.option(
+        "--dca-chunk",
+        type=int,
+        metavar="TOKENS",
+        help="Its chunk length, a multiple of 64; 0 is half the trained length.  [default: 0]",
+    ),
+    "dca_mscale": click.option(
+        "--dca-mscale",
+        type=float,
+        metavar="FACTOR",
+        help="Its attention temperature: scores are multiplied by the square.  [default: 1]",
+    ),
     "layers": click.option(
         "--layers", metavar="N[-N]=K[:V],…", help='Formats of single layers, such as "0-1=q8_0,29=q8_0:q4_0".'
     ),
@@ -189,7 +207,10 @@ def make_engine(model: str, options: dict[str, Any], **settings: Any) -> Engine:
     announce_conversion(model)
     from octavo import Engine
 
-    return Engine(model, recipe, **given(options, ENGINE), **settings)
+    engine = Engine(model, recipe, **given(options, ENGINE), **settings)
+    if engine.dca is not None:
+        click.echo(engine.dca, err=True)
+    return engine
 
 
 def announce_conversion(model: str) -> None:

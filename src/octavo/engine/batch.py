@@ -9,23 +9,30 @@ import numpy as np
 import torch
 
 from octavo.attention.backend import Backend, StepPlan
+from octavo.attention.dca import DualChunk
 from octavo.engine.scheduler import Grant
 from octavo.model.shape import LayerGroup
+from octavo.pages.bands import band_of
 from octavo.pages.ledger import Holding, Ledger
-from octavo.pages.plan import Segment
+from octavo.pages.segment import Segment
 
-__all__ = ["Batch", "make_batch", "segments_of"]
+__all__ = ["Batch", "chunk_lengths", "make_batch", "segments_of"]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass needs. `wanted` [W] are rows of the flat batch; `segments` are by group."""
+    """What one forward pass needs. `wanted` [W] are rows of the flat batch; `segments` are by group.
+
+    Under Dual Chunk Attention `reach` [T] is the highest band of each row, and `bands` their count.
+    """
 
     ids: torch.Tensor
     positions: torch.Tensor
     wanted: torch.Tensor
     plans: list[StepPlan]
     segments: list[list[Segment]]
+    reach: torch.Tensor | None = None
+    bands: int = 1
 
 
 def make_batch(
@@ -34,6 +41,7 @@ def make_batch(
     backend: Backend,
     groups: tuple[LayerGroup, ...],
     *,
+    dual: DualChunk | None = None,
     all_rows: bool = False,
 ) -> Batch:
     """Flatten `grants`; logits are wanted where a sequence's last known token runs (or of `all_rows`)."""
@@ -47,13 +55,23 @@ def make_batch(
         if begin + grant.n == len(s.tokens) and not s.pinned:
             wanted.append(len(ids) - 1)
     segments = segments_of(ledger, grants)
-    plans = [backend.plan(own, group) for own, group in zip(segments, groups, strict=True)]
+    chunks = chunk_lengths(dual, len(groups))
+    plans = [backend.plan(*each) for each in zip(segments, groups, chunks, strict=True)]
     rows = range(len(ids)) if all_rows else wanted
 
     def tensor(values: object) -> torch.Tensor:
         return torch.tensor(values, device=backend.device, dtype=torch.long)
 
-    return Batch(tensor([ids]), tensor([positions]), tensor(list(rows)), plans, segments)
+    reach, bands = None, 1
+    if dual is not None:
+        own = band_of(np.array(positions), dual.chunk)
+        reach, bands = tensor(own), 1 + int(own.max())
+    return Batch(tensor([ids]), tensor([positions]), tensor(list(rows)), plans, segments, reach, bands)
+
+
+def chunk_lengths(dual: DualChunk | None, groups: int) -> list[int | None]:
+    """The chunk length of each layer group, None where its layers read without bands."""
+    return [dual.chunk if dual is not None and n in dual.groups else None for n in range(groups)]
 
 
 def segments_of(ledger: Ledger, grants: list[Grant]) -> list[list[Segment]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from octavo.attention.backend import Backend
+from octavo.attention.dca import DualChunk
 from octavo.attention.hook import Attention
 from octavo.engine.batch import make_batch
 from octavo.engine.documents import Document
@@ -25,6 +26,7 @@ from octavo.errors import OctavoError
 from octavo.model.load import LoadedModel
 from octavo.pages.ledger import Move
 from octavo.recipe import Recipe
+from octavo.recipe.dca import DcaSettings
 
 if TYPE_CHECKING:
     from octavo.engine.graphs import DecodeGraphs
@@ -47,16 +49,22 @@ class Core:
         max_waiting: int,
         all_quantised: bool,
         compile: bool,
+        context: int,
+        dca: DcaSettings | None = None,
     ):
         self.loaded, self.recipe, self.backend, self.memory = loaded, recipe, backend, memory
         attention = Attention(
             loaded.shape, memory.pools, backend, exact_pages=recipe.exact_pages, round_trip=all_quantised
         )
+        self.dca = dca
+        if dca is not None:
+            attention.dual = DualChunk(loaded.module, loaded.shape, dca.chunk, dca.mscale)
+        self.dual = attention.dual
         self.runner = Runner(loaded, attention, compile=compile)
         self.scheduler = Scheduler(
             memory.ledger, chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting
         )
-        self.graphs = make_graphs(self.runner, memory, loaded, backend)
+        self.graphs = make_graphs(self.runner, memory, loaded, backend, context)
         self.requests: dict[int, Request] = {}
         self.documents: dict[str, Document] = {}
         self.clock = Clock()
@@ -88,7 +96,7 @@ class Core:
         logits = self.graphs.run(grants) if self.graphs and only_decode else None
         if logits is None:
             logits = self.runner.logits(
-                make_batch(self.memory.ledger, grants, self.backend, self.loaded.shape.groups)
+                make_batch(self.memory.ledger, grants, self.backend, self.loaded.shape.groups, dual=self.dual)
             )
         return logits
 
@@ -128,6 +136,8 @@ class Core:
     def _settle(self, grants: list[Grant], logits: torch.Tensor) -> None:
         """Account for the step's tokens, take the sampled ones, and pack what has grown old."""
         for grant in grants:
+            if self.dual is not None:
+                self.dual.note(grant.sequence.computed, grant.n)
             grant.sequence.computed += grant.n
         sampled = [g.sequence for g in grants if not g.sequence.pending and not g.sequence.pinned]
         choices = choose(logits, sampled)
@@ -141,6 +151,8 @@ class Core:
             if self._out[-1].finish:
                 self._end(request)
                 self.clock.finished += 1
+        if self.dual is not None and any(delta.finish for delta in self._out):
+            self.dual.verify()
         for grant in grants:
             if grant.sequence.done:
                 self._document_ready(grant.sequence)
@@ -210,13 +222,21 @@ class Core:
                 "decode": clock.decode_tokens / clock.decode_s if clock.decode_s else 0.0,
             },
             pool=[asdict(size) for size in memory.sizes],
+            dca=self._dca_stats(),
         )
 
+    def _dca_stats(self) -> dict[str, Any] | None:
+        if self.dual is None or self.dca is None:
+            return None
+        return self.dca.as_dict() | {"layers": sorted(self.dual.layers), "rows": self.dual.verify()}
 
-def make_graphs(runner: Runner, memory: Memory, loaded: LoadedModel, backend: Backend) -> DecodeGraphs | None:
+
+def make_graphs(
+    runner: Runner, memory: Memory, loaded: LoadedModel, backend: Backend, context: int
+) -> DecodeGraphs | None:
     """CUDA graphs for decoding, where the backend can be captured."""
     if not backend.graphs:
         return None
     from octavo.engine.graphs import DecodeGraphs
 
-    return DecodeGraphs(runner, memory, loaded.shape, loaded.shape.context)
+    return DecodeGraphs(runner, memory, loaded.shape, context)

@@ -26,6 +26,7 @@ from octavo.model.digest import weights_digest
 from octavo.model.load import LoadedModel, load_model
 from octavo.model.rope import fix_rope
 from octavo.recipe import Recipe
+from octavo.recipe.dca import resolve_dca
 
 __all__ = ["Engine"]
 
@@ -37,12 +38,14 @@ class Engine(Scoring):
     recipe         how keys and values are kept
     device, dtype  "auto" takes the GPU if there is one, and the dtype the weights come in
     memory         bytes of the pool, or "4GB"; None takes a share of what is free (`stats().pool` explains)
-    context        most tokens of a sequence; at most the trained length, which is the default
+    context        most tokens of a sequence: the trained length, or with Dual Chunk Attention (recipe.dca)
+                   what the pool holds
     chunk          prompt tokens run per step beside the decoding sequences
     max_sequences  sequences that run at once;  max_waiting: requests queued before Overloaded is raised
     strict         refuse to serve on a GPU without the GPU kernels
     compile        GPU: put the dense part of decoding through torch.compile; a minute, then faster
     all_quantised  evaluation: read even the newest tokens as if packed
+    untrained      evaluation: let the context exceed the trained length without Dual Chunk Attention
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Engine(Scoring):
         strict: bool = False,
         compile: bool = False,
         all_quantised: bool = False,
+        untrained: bool = False,
     ):
         for name, value in (("chunk", chunk), ("max_sequences", max_sequences), ("max_waiting", max_waiting)):
             if value < 1:
@@ -73,18 +77,21 @@ class Engine(Scoring):
         backend = choose_backend(place, loaded.shape, recipe, strict=strict)
         if compile and not backend.graphs:
             raise InvalidRequest(f"compile is for decoding on a GPU; here it is {backend.reason}")
+        dca = resolve_dca(recipe, loaded.shape.context, context)
         pool = Memory.build(
-            loaded.shape, recipe, backend, place, loaded.identity, memory,
+            loaded.shape, recipe, backend, place, f"{loaded.identity} {dca!r}", memory,
             sequences=max_sequences, chunk=chunk, everywhere=all_quantised,
         )  # fmt: skip
         self.name, self.tokenizer = loaded.name, loaded.tokenizer
         self.shape, self.recipe = loaded.shape, recipe
-        self.context = usable_context(loaded.shape.context, context)
-        fix_rope(loaded.module, self.context)
+        self.dca = dca
+        unbounded = dca is not None or untrained
+        self.context = usable_context(loaded.shape.context, context, pool.capacity if unbounded else None)
+        fix_rope(loaded.module, min(self.context, loaded.shape.context))
         self._core = Core(
             loaded, recipe, backend, pool,
             chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting, all_quantised=all_quantised,
-            compile=compile,
+            compile=compile, context=self.context, dca=dca,
         )  # fmt: skip
         self._intake = Intake(self._core, self.context)
         self._shelf = Shelf(self._core)

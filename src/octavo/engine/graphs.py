@@ -11,10 +11,11 @@ import time
 from bisect import bisect_left
 from typing import Any
 
+import numpy as np
 import torch
 
 from octavo.attention.cuda import CudaPlan, decode_plan
-from octavo.engine.batch import Batch, segments_of
+from octavo.engine.batch import Batch, chunk_lengths, segments_of
 from octavo.engine.memory import Memory
 from octavo.engine.runner import Runner
 from octavo.engine.scheduler import Grant
@@ -22,6 +23,7 @@ from octavo.formats.base import PAGE
 from octavo.kernels.decode import DevicePlan
 from octavo.kernels.plan import TILE
 from octavo.model.shape import LayerGroup, ModelShape
+from octavo.pages.bands import BANDS, band_of
 
 __all__ = ["DecodeGraphs"]
 
@@ -56,7 +58,9 @@ class DecodeGraph:
     def __init__(self, owner: DecodeGraphs, size: int, pool: Any):
         self.owner, self.size = owner, size
         device, groups = owner.runner.device, owner.shape.groups
-        rows = 2 + 2 * len(groups)
+        self.dual = owner.runner.attention.dual
+        self.chunks = chunk_lengths(self.dual, len(groups))
+        rows = 3 + 2 * len(groups)
         self.host = torch.zeros(rows, size, dtype=torch.long, pin_memory=True)
         self.fixed = torch.zeros(rows, size, dtype=torch.long, device=device)
         self.plans = [device_plan(owner, group, size, device) for group in groups]
@@ -65,10 +69,14 @@ class DecodeGraph:
             positions=self.fixed[1:2],
             wanted=torch.arange(size, device=device),
             plans=[
-                CudaPlan(self.fixed[2 + 2 * n], self.fixed[3 + 2 * n], None, plan, [], tile(group, size))
+                CudaPlan(
+                    self.fixed[3 + 2 * n], self.fixed[4 + 2 * n], None, None, plan, [], tile(group, size)
+                )
                 for n, (group, plan) in enumerate(zip(groups, self.plans, strict=True))
             ],
             segments=[[] for _ in groups],
+            reach=None if self.dual is None else self.fixed[2],
+            bands=len(BANDS),
         )
         self._fill([])
         self.graph = torch.cuda.CUDAGraph()
@@ -95,14 +103,19 @@ class DecodeGraph:
         count = len(grants)
         host.zero_()
         host[0, :count] = torch.tensor([g.sequence.tokens[g.sequence.computed] for g in grants])
-        host[1, :count] = torch.tensor([g.sequence.computed for g in grants])
+        computed = np.array([g.sequence.computed for g in grants], np.int64)
+        host[1, :count] = torch.from_numpy(computed)
+        if self.dual is not None:
+            host[2, :count] = torch.from_numpy(band_of(computed, self.dual.chunk))
         segments = segments_of(ledger, grants)
         for n, (group, pool) in enumerate(zip(self.owner.shape.groups, self.owner.memory.pools, strict=True)):
-            host[2 + 2 * n] = pool.spare
+            host[3 + 2 * n] = pool.spare
             slots = [int(~s.pages[s.computed // PAGE - s.first]) for s in segments[n]]
-            host[2 + 2 * n, :count] = torch.tensor(slots)
-            host[3 + 2 * n, :count] = host[1, :count] % PAGE
-            self.plans[n].load(decode_plan(segments[n], group, self.size))
+            host[3 + 2 * n, :count] = torch.tensor(slots)
+            host[4 + 2 * n, :count] = torch.from_numpy(computed % PAGE)
+            chunk = self.chunks[n]
+            bands = len(BANDS) if chunk else 1
+            self.plans[n].load(decode_plan(segments[n], group, self.size, chunk, bands))
         self.fixed.copy_(self.host, non_blocking=True)
 
 
@@ -119,6 +132,12 @@ def device_plan(owner: DecodeGraphs, group: LayerGroup, size: int, device: torch
         size * (most // PAGE + 2), sum(owner.memory.ledger.groups[index].allocator.totals.values()) * 2 + size
     )
     tiles = -(-size * group.queries_per_head // TILE) + size
+    dual = owner.runner.attention.dual
+    bands = len(BANDS) if chunk_lengths(dual, index + 1)[index] else 1
     return DevicePlan(
-        max_runs=2 * tiles + 8, max_pages=pages, max_tokens=size, group=group.queries_per_head, device=device
+        max_runs=bands * (2 * tiles + 8),
+        max_pages=pages,
+        max_tokens=bands * size,
+        group=group.queries_per_head,
+        device=device,
     )

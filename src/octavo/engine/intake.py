@@ -85,7 +85,7 @@ class Intake:
             larger = self.context < self.shape.context
             raise PromptTooLong(
                 f"{what}: {tokens} tokens, but a sequence holds at most {self.context}; shorten the text or "
-                + ("raise the context" if larger else "use a model trained longer")
+                + ("raise the context" if larger else "raise the context beyond what was trained (see dca)")
             )
         if tokens > capacity:
             raise PromptTooLong(
@@ -99,14 +99,18 @@ class Intake:
         return Tokens(next(self.core.ids), tokens, len(tokens), limit, sampling, holding, base)
 
 
-def usable_context(trained: int, asked: int | None) -> int:
-    """The context asked for, or the trained length."""
+def usable_context(trained: int, asked: int | None, capacity: int | None) -> int:
+    """The context asked for, or the trained length; where that does not bound it the pool does."""
+    most = trained if capacity is None else capacity
     if asked is None:
-        return trained
-    if not 2 <= asked <= trained:
-        raise InvalidRequest(
-            f"context is {asked}; the model was trained for {trained} tokens, so take 2 to {trained}"
+        return most
+    if not 2 <= asked <= most:
+        bound = (
+            f"the pool holds {capacity} tokens, so take 2 to {capacity}, or raise --memory"
+            if capacity is not None
+            else f"the model was trained for {trained} tokens; take 2 to {trained}, or let dca be auto or on"
         )
+        raise InvalidRequest(f"context is {asked}; {bound}")
     return asked
 
 

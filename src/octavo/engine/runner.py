@@ -10,6 +10,7 @@ from octavo.attention.hook import Attention, Reading, install
 from octavo.engine.batch import Batch
 from octavo.errors import UnsupportedModel
 from octavo.model.load import LoadedModel
+from octavo.model.modulo import true_positions
 
 __all__ = ["Runner"]
 
@@ -59,18 +60,23 @@ class Runner:
         return cap * torch.tanh(logits / cap) if cap else logits
 
     def _forward(self, batch: Batch, *, compiled: bool = False) -> Any:
-        reading = Reading(self.attention, batch.plans, batch.segments)
+        dual = self.attention.dual
+        turns = None
+        if dual is not None and batch.reach is not None:
+            turns = dual.step(batch.positions[0], batch.reach, batch.bands)
+        reading = Reading(self.attention, batch.plans, batch.segments, turns)
         self.attention.reading = reading
         compiled = compiled and self.compiled is not None
         module = self.compiled if compiled else self.module
         assert module is not None
-        return module(
-            input_ids=batch.ids,
-            position_ids=batch.positions,
-            use_cache=False,
-            logits_to_keep=batch.wanted,
-            batch=id(self.attention) if compiled else reading,
-        )
+        with dual.positions() if dual is not None else true_positions(self.module):
+            return module(
+                input_ids=batch.ids,
+                position_ids=batch.positions,
+                use_cache=False,
+                logits_to_keep=batch.wanted,
+                batch=id(self.attention) if compiled else reading,
+            )
 
     def _check_head(self, hidden: torch.Tensor, logits: torch.Tensor) -> None:
         gap = float((self.head(hidden) - logits.float()).abs().max())

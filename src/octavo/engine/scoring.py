@@ -80,10 +80,12 @@ def score(
         while sequence.pending:
             n = min(chunk, sequence.pending)
             ledger.extend(sequence.holding, sequence.computed + n)
-            batch = make_batch(
-                ledger, [Grant(sequence, n)], core.backend, core.loaded.shape.groups, all_rows=True
+            grants, groups = [Grant(sequence, n)], core.loaded.shape.groups
+            hidden = core.runner.hidden(
+                make_batch(ledger, grants, core.backend, groups, dual=core.dual, all_rows=True)
             )
-            hidden = core.runner.hidden(batch)
+            if core.dual is not None:
+                core.dual.note(sequence.computed, n)
             start = sequence.computed
             sequence.computed += n
             core.memory.seal(ledger.settle(sequence.holding, tokens, sequence.computed, share=wanted > 0))

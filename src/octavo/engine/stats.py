@@ -43,8 +43,12 @@ class Stats:
 
     pages     per layer group and kind: live, cached, free, total slots
     tokens    computed (prompt tokens run through the model), cached (prompt tokens read from shared pages),
-    generated cells     token slots held: now and at the peak, open pages included bytes     of held pages now
-    and at the peak, and the pool's budget backend   what reads the pages, and why
+              generated
+    cells     token slots held: now and at the peak, open pages included
+    bytes     of held pages now and at the peak, and the pool's budget
+    backend   what reads the pages, and why
+    dca       Dual Chunk Attention: chunk, mscale, trained length, why it is on, the layers that take part and
+              the rows that read each band; None where it is off
     """
 
     model: str
@@ -59,6 +63,7 @@ class Stats:
     recipe: dict[str, Any]
     tokens_per_s: dict[str, float]
     pool: list[dict[str, Any]] = field(default_factory=list)
+    dca: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""

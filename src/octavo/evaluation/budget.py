@@ -89,9 +89,7 @@ def fit_budget(
     return by_layer(chosen, recipe, shape)
 
 
-def check_budget(
-    recipe: Recipe, shape: ModelShape, bits: float, formats: Sequence[str] = FORMATS
-) -> None:
+def check_budget(recipe: Recipe, shape: ModelShape, bits: float, formats: Sequence[str] = FORMATS) -> None:
     """Raise InvalidRequest where the smallest of `formats` in all layers is more than `bits` bits a value."""
     least, name = min((bits_per_value(recipe.with_(k=f, v=f), shape), f) for f in formats)
     if bits < least:

@@ -29,11 +29,15 @@ class Bench:
     all_quantised: bool = False
 
     def engine(self, recipe: Recipe, *, tokens: int, chunk: int = 512, sequences: int = 1) -> Engine:
-        """An engine whose pool holds `tokens` for `sequences` together."""
+        """An engine whose pool holds `tokens` for `sequences` together, read by Dual Chunk
+        Attention beyond the trained length, unless the recipe has it off."""
+        each = -(-tokens // sequences)
         return Engine(
             self.loaded,
             recipe,
             memory=pool_bytes(self.loaded.shape, tokens),
+            context=each if each > self.loaded.shape.context else None,
+            untrained=True,
             chunk=chunk,
             max_sequences=sequences,
             all_quantised=self.all_quantised,
@@ -41,7 +45,7 @@ class Bench:
 
     def serving(self, recipe: Recipe, *, sequences: int, context: int | None = None) -> Engine:
         """An engine with whatever memory is free, for prompts whose lengths are not known."""
-        return Engine(self.loaded, recipe, max_sequences=sequences, context=context)
+        return Engine(self.loaded, recipe, max_sequences=sequences, context=context, untrained=True)
 
     @property
     def device(self) -> torch.device:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from octavo.formats.rotation import random_signs, rotation_block
 from octavo.kernels.launch import Kernel, load_kernel, sorted_defines
+from octavo.pages.bands import Turns
 
 __all__ = ["append_defines", "append_rows", "turn_back"]
 
@@ -28,24 +29,33 @@ def append_rows(
     turn_v: bool,
     scales: Tensor | None = None,
     keep: bool = False,
+    turns: Turns | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Store k, v [T, G, D] in plain slots [T] at offsets [T] (int64) of one layer's pages [S, G, 64, D].
 
     Keys are multiplied and queries q [T, H, D] divided by `scales` [G, D], then rotated where `turn_k`;
-    values where `turn_v`. Returns q so treated, and k and v too if `keep` (else as they came). All in one
-    16-bit dtype; channels are contiguous. Launches only.
+    values where `turn_v`. Returns q so treated, and k and v too if `keep` (else as they came). With `turns`
+    q comes back once for each band, [bands · T, H, D]. All in one 16-bit dtype; channels are contiguous.
+    Launches only.
     """
     t, h, d = q.shape
     g = k.shape[1]
-    q_out = torch.empty(t, h, d, dtype=q.dtype, device=q.device)
+    bands = turns.bands if turns else 1
+    q_out = torch.empty(bands * t, h, d, dtype=q.dtype, device=q.device)
     k_out, v_out = (torch.empty(t, g, d, dtype=q.dtype, device=q.device) if keep else None for _ in range(2))
     signs = sign_tables(d, q.device)
     _kernel("append", d, q.dtype == torch.float16)(
-        (t, h + 2 * g, 1),
+        (t, bands * h + 2 * g, 1),
         *_strided(q), *_strided(k), *_strided(v), q_out, k_out, v_out, k_plain, v_plain, slots, offsets,
-        *signs, scales, int(turn_k), int(turn_v), h, g,
+        *signs, scales, int(turn_k), int(turn_v), h, g, bands, *_turning(turns),
     )  # fmt: skip
     return q_out, k if k_out is None else k_out, v if v_out is None else v_out
+
+
+def _turning(turns: Turns | None) -> tuple[Tensor | None, ...]:
+    if turns is None:
+        return (None,) * 5
+    return turns.cos, turns.sin, turns.partner, turns.reach, turns.counts
 
 
 def turn_back(out: Tensor) -> Tensor:

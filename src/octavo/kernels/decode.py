@@ -65,8 +65,7 @@ class DevicePlan:
         self.starts = [int(s) for s in starts[:-1]]
         self.max_runs, self.max_tokens, self.group = max_runs, max_tokens, group
         self.header = self.data[:2]
-        self.num_tokens = 0
-        self.most_rows = 0
+        self.outputs = self.most_rows = 0
         names = ("addresses", "runs", "rows", "sees", "offsets", "links")
         self.views = {n: self.data[s : s + z] for n, s, z in zip(names, self.starts, self.sizes, strict=True)}
 
@@ -95,7 +94,7 @@ class DevicePlan:
             self.host[start : start + array.size] = torch.from_numpy(array.reshape(-1))
             used = start + array.size
         self.data[:used].copy_(self.host[:used], non_blocking=True)
-        self.num_tokens, self.most_rows = len(plan.sees), plan.most_rows
+        self.outputs, self.most_rows = plan.outputs, plan.most_rows
 
 
 def decode(
@@ -110,13 +109,13 @@ def decode(
     variant: Variant | None = None,
     rows: int | None = None,
 ) -> Tensor:
-    """Attention of q [T, H, D] over the pages of `plan`: [T, H, D] in q's dtype.
+    """Attention of q [T, H, D] over the pages of `plan`: [outputs, H, D] in q's dtype (T without bands).
 
     q and the plain pages are bf16 or f16, rotated and equalised alike; sinks float32 [H]. `rows` fixes the
     tile (8 or 16) where a captured graph must serve plans with more rows than this one has.
     Launches only; nothing waits for the device. Raises KernelsUnavailable, UnsupportedModel.
     """
-    tokens, heads, head_dim = q.shape
+    _, heads, head_dim = q.shape
     kv_heads = heads // plan.group
     if variant is None:
         variant = choose(
@@ -129,7 +128,7 @@ def decode(
     slots = plan.max_runs * lines + ctas
     parts = torch.empty(slots * variant.rows * variant.slice, dtype=torch.float32, device=q.device)
     parts_ml = torch.empty(slots * variant.rows * 2, dtype=torch.float32, device=q.device)
-    out = torch.empty_like(q) if out is None else out
+    out = q.new_empty(plan.outputs, heads, head_dim) if out is None else out
     view = plan.views
     walk(
         (ctas, 1, 1),
@@ -140,7 +139,7 @@ def decode(
         float(scale * LOG2_E), float(softcap * LOG2_E),
     )  # fmt: skip
     merge(
-        (tokens, heads, head_dim // variant.slice),
+        (plan.outputs, heads, head_dim // variant.slice),
         parts, parts_ml, view["runs"], plan.header, view["offsets"], view["links"], sinks, out,
         ctypes.c_int64(out.stride(0)), ctypes.c_int64(out.stride(1)), kv_heads, plan.group, ctas,
     )  # fmt: skip

@@ -25,7 +25,7 @@ class Reader:
     """One sequence of a step.
 
     pages   int32 [P], addresses in order: packed slot a >= 0, plain slot ~a < 0. The last may be open
-    tokens  indices of its query tokens in the step's flat batch
+    tokens  indices of its query tokens in the step's flat batch; under bands row t of band b is t + b · T
     first   position of the first token of pages[0] (a multiple of the page size)
     """
 
@@ -42,7 +42,8 @@ class Plan:
     runs       [R, 4] start in `addresses`, pages, position of the first token, pages of all runs up to here
     rows       [R, 16] query rows, token << 8 | head of the group; -1 where the tile is not full
     sees       [T, 2] positions [from, to) each query token sees
-    offsets    [T * group + 1] and links: run * 16 + place of every tile a query row is in
+    offsets    [outputs * group + 1] and links: run * 16 + place of every tile whose rows join an output row
+    outputs    tokens that get an output: T / bands
     """
 
     addresses: np.ndarray
@@ -53,6 +54,7 @@ class Plan:
     links: np.ndarray
     group: int
     most_rows: int
+    outputs: int
 
     @property
     def num_pages(self) -> int:
@@ -66,9 +68,11 @@ class Plan:
 
 
 def plan_items(
-    readers: Sequence[Reader], positions: np.ndarray, group: int, window: int | None = None
+    readers: Sequence[Reader], positions: np.ndarray, group: int, window: int | None = None, bands: int = 1
 ) -> Plan:
     """The plan of one step. positions int [T]: of each query token, which sees itself and what is before.
+
+    With `bands` the T tokens are so many sets of queries, one behind the other, of T / bands tokens.
 
     With `window` a token sees that many tokens, itself included; pages before all windows of a reader
     should not be in it.
@@ -85,11 +89,11 @@ def plan_items(
         runs[i, :3] = (starts[i], len(pages), first)
         rows[i, : len(tile)] = tile // group << 8 | tile % group
     runs[:, 3] = np.cumsum(runs[:, 1])
-    offsets, links = _links(
-        np.where(rows < 0, -1, (rows >> 8) * group + (rows & 255)), len(positions) * group
-    )
+    outputs = len(positions) // bands
+    joined = (rows >> 8) % max(outputs, 1) * group + (rows & 255)
+    offsets, links = _links(np.where(rows < 0, -1, joined), outputs * group)
     most = int((rows >= 0).sum(1).max(initial=0))
-    return Plan(addresses, runs, rows, sees, offsets, links, group, most)
+    return Plan(addresses, runs, rows, sees, offsets, links, group, most, outputs)
 
 
 def _share(readers: list[Reader], done: int):

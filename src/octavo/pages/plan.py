@@ -14,6 +14,7 @@ of every row and need no mask, except under a sliding window.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +22,11 @@ import numpy.typing as npt
 import torch
 
 from octavo.formats.base import PAGE
+from octavo.pages.bands import BANDS, cut, views
+from octavo.pages.segment import Ints, Segment
 
 __all__ = ["Item", "Plan", "Segment", "Slots", "Tail", "make_plan", "sees"]
 
-Ints = npt.NDArray[np.int64]
 Slots = torch.Tensor | range
 """Slots of pages to read; a range where they lie one behind the other, so that nothing need be gathered."""
 
@@ -35,30 +37,18 @@ FEW = 4
 
 
 @dataclass(frozen=True)
-class Segment:
-    """n new tokens of one sequence at rows [start, start + n) of the step.
-
-    `pages` are the addresses of its pages from page `first` on, those of the new tokens included.
-    """
-
-    start: int
-    n: int
-    computed: int
-    first: int
-    pages: Ints
-
-
-@dataclass(frozen=True)
 class Item:
     """Rows [R] that read the same complete pages: packed slots, then plain slots.
 
-    `bias` [R, (packed + plain) · 64] is −inf outside a row's window, else 0; None: every row sees all.
+    `bias` [R, (packed + plain) · 64] is −inf outside a row's window, else 0; None: every row sees all. `band`
+    says which of a row's queries reads them (pages/bands.py).
     """
 
     rows: torch.Tensor
     packed: Slots
     plain: Slots
     bias: torch.Tensor | None
+    band: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,35 +125,61 @@ def page_positions(pages: Ints) -> Ints:
     return (pages[..., None] * PAGE + np.arange(PAGE)).reshape(*pages.shape[:-1], -1)
 
 
-def make_plan(segments: list[Segment], window: int | None, device: torch.device) -> Plan:
-    """Plan one group's reading and writing for a step."""
-    complete = [s.computed // PAGE - s.first for s in segments]
-    private: list[Ints] = [np.arange(c, len(s.pages)) for s, c in zip(segments, complete, strict=True)]
+def make_plan(
+    segments: list[Segment], window: int | None, device: torch.device, chunk: int | None = None
+) -> Plan:
+    """Plan one group's reading and writing for a step, in bands where there is a `chunk` length."""
+    parts = [views(part, chunk) for part in cut(segments, chunk)]
+    own = [part[0].segment for part in parts]
+    complete = [s.computed // PAGE - s.first for s in own]
+    private: list[Ints] = [np.arange(c, len(s.pages)) for s, c in zip(own, complete, strict=True)]
     items = []
-    firsts: dict[int, list[int]] = {}
-    for n, s in enumerate(segments):  # only tables that start at the same page can share
-        firsts.setdefault(s.first, []).append(n)
-    for members in firsts.values():
-        for run in shared_runs([segments[m].pages[: complete[m]] for m in members]):
+    for members in alike(own):
+        for run in shared_runs([own[m].pages[: complete[m]] for m in members]):
             owners = [members[m] for m in run.members]
             pages = np.arange(run.begin, run.end)
-            address = segments[owners[0]].pages[pages]
+            address = own[owners[0]].pages[pages]
             plain = pages[address < 0]
             if len(owners) == 1 and len(plain) <= FEW:
                 private[owners[0]] = np.concatenate([plain, private[owners[0]]])
                 plain = plain[:0]
             packed = pages[address >= 0]
             if len(packed) + len(plain):
-                items.append(make_item([segments[o] for o in owners], packed, plain, window, device))
-    tails = make_tails(segments, private, window, device)
+                items.append(make_item([own[o] for o in owners], packed, plain, window, device))
+    for band in range(1, len(BANDS)):
+        items += past_items([v.segment for part in parts for v in part if v.band == band], band, device)
+    tails = make_tails(own, private, window, device)
     positions = np.concatenate([s.computed + np.arange(s.n) for s in segments])
     where = [~s.pages[(s.computed + np.arange(s.n)) // PAGE - s.first] for s in segments]
     whole = len(tails) == 1 and bool((tails[0].rows == torch.arange(len(positions), device=device)).all())
     return Plan(to(np.concatenate(where), device), to(positions % PAGE, device), items, tails, whole)
 
 
+def alike(segments: list[Segment]) -> Iterator[list[int]]:
+    """Segments that may share pages: only tables that start at the same page can."""
+    firsts: dict[int, list[int]] = {}
+    for n, s in enumerate(segments):
+        firsts.setdefault(s.first, []).append(n)
+    yield from firsts.values()
+
+
+def past_items(segments: list[Segment], band: int, device: torch.device) -> Iterator[Item]:
+    """Items of a band whose pages are all complete and in the past."""
+    for members in alike(segments):
+        for run in shared_runs([segments[m].pages for m in members]):
+            owners = [segments[members[m]] for m in run.members]
+            pages = np.arange(run.begin, run.end)
+            address = owners[0].pages[pages]
+            yield make_item(owners, pages[address >= 0], pages[address < 0], None, device, band)
+
+
 def make_item(
-    owners: list[Segment], packed: Ints, plain: Ints, window: int | None, device: torch.device
+    owners: list[Segment],
+    packed: Ints,
+    plain: Ints,
+    window: int | None,
+    device: torch.device,
+    band: int = 0,
 ) -> Item:
     rows = np.concatenate([o.start + np.arange(o.n) for o in owners])
     address = owners[0].pages
@@ -172,7 +188,8 @@ def make_item(
         queries = np.concatenate([o.computed + np.arange(o.n) for o in owners])
         keys = page_positions(np.concatenate([packed, plain]) + owners[0].first)
         bias = blind(~sees(queries, keys, window), device)
-    return Item(to(rows, device), compact(address[packed], device), compact(~address[plain], device), bias)
+    slots = compact(address[packed], device), compact(~address[plain], device)
+    return Item(to(rows, device), *slots, bias, band)
 
 
 def compact(slots: Ints, device: torch.device) -> Slots:

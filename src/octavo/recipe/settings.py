@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from octavo.errors import InvalidRequest, unknown
+from octavo.formats.base import PAGE
 from octavo.formats.registry import get_format
 from octavo.model.shape import ModelShape
 from octavo.recipe.layers import LayerFormats, canonical, parse_layers
@@ -28,6 +30,9 @@ class Recipe:
     centre        keep each page's mean key apart, in 8 bits (quantised keys only)
     k_gain, v_gain  gain rule of the turbo formats: norm, mmse or unbiased
     sliding       quantise sliding-window layers too; they are small, so plain by default
+    dca           Dual Chunk Attention beyond the trained length: auto (if the context exceeds it), on, off
+    dca_chunk     its chunk length in tokens, a multiple of 64; 0: half the trained length
+    dca_mscale    its attention temperature: scores are multiplied by the square
     layers        formats of single layers: "0-1=q8_0,29=q8_0:turbo4"; the others have k and v
     scales        channel scales of the keys of layers whose keys are quantised (`octavo calibrate`)
     model         the model it was made for; engines of another one refuse it
@@ -42,6 +47,9 @@ class Recipe:
     k_gain: str = "norm"
     v_gain: str = "unbiased"
     sliding: bool = False
+    dca: str = "auto"
+    dca_chunk: int = 0
+    dca_mscale: float = 1.0
     layers: str = ""
     scales: Scales | None = None
     model: ModelFacts | None = None
@@ -54,9 +62,19 @@ class Recipe:
             raise InvalidRequest(f"recent is {self.recent}; it counts tokens and must be 0 or more")
         if self.exact_pages < 0:
             raise InvalidRequest(f"exact_pages is {self.exact_pages}; it counts pages and must be 0 or more")
-        for name in ("k_gain", "v_gain"):
-            if getattr(self, name) not in ("norm", "mmse", "unbiased"):
-                raise unknown(name, getattr(self, name), ("norm", "mmse", "unbiased"))
+        gains = ("norm", "mmse", "unbiased")
+        for name, known in (("k_gain", gains), ("v_gain", gains), ("dca", ("auto", "on", "off"))):
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
+        if self.dca_chunk < 0 or self.dca_chunk % PAGE:
+            raise InvalidRequest(
+                f"dca_chunk is {self.dca_chunk}; it must be a multiple of {PAGE} tokens, so that a page lies "
+                "in one chunk, or 0 for half the trained length"
+            )
+        if not (math.isfinite(self.dca_mscale) and self.dca_mscale > 0):
+            raise InvalidRequest(
+                f"dca_mscale is {self.dca_mscale}; it multiplies scores by its square and must be above 0"
+            )
 
     @property
     def overrides(self) -> tuple[LayerFormats, ...]:
@@ -98,9 +116,12 @@ class Recipe:
     def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
         """A recipe from a mapping; unknown settings are refused, and values of a wrong type."""
         kinds = {f.name: type(f.default) for f in fields(cls) if f.name in cls.names()}
+        settings = dict(settings)
         for name, value in settings.items():
             if name not in kinds:
                 raise unknown("recipe setting", name, kinds)
+            if type(value) is int and kinds[name] is float:
+                value = settings[name] = float(value)
             if type(value) is not kinds[name]:
                 raise InvalidRequest(
                     f"recipe setting {name} is {value!r}; it is of type {kinds[name].__name__}"

@@ -47,13 +47,15 @@ def attend(
     """q [T, H, D] of this step, whose keys are already in their plain slots → [T, H, D] float32.
 
     `scale` multiplies scores; `softcap` c maps them to c·tanh(s / c); `sinks` [H] join each row's
-    denominator.
+    denominator. Under bands q is [B · T, H, D], band by band.
     """
-    t, h, d = q.shape
+    rows, h, d = q.shape
+    t = len(plan.slots)
     g = pages.k_plain.shape[1]
-    q = (q.float() * scale).view(t, g, h // g, d)
-    total = attend_tails(q, pages, plan, softcap)
+    bands = (q.float() * scale).view(rows // t, t, g, h // g, d)
+    total = attend_tails(bands[0], pages, plan, softcap)
     for item in plan.items:
+        q = bands[item.band]
         if len(item.rows) == t:
             total = merge(total, attend_item(q, pages, item, softcap))
         else:

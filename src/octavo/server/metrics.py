@@ -82,6 +82,15 @@ class EngineCollector(Collector):
             "octavo_backend", "Attention backend, and why this one", value=words(stats["backend"])
         )
         yield InfoMetricFamily("octavo_recipe", "Formats of the cache", value=words(stats["recipe"]))
+        if stats["dca"] is not None:
+            yield from dual_chunk(stats["dca"])
+
+
+def dual_chunk(dca: Mapping[str, Any]) -> Iterator[Any]:
+    """Dual Chunk Attention: its settings, and rows that read each band in every layer that takes part."""
+    told = {name: value for name, value in dca.items() if name != "rows"}
+    yield InfoMetricFamily("octavo_dca", "Dual Chunk Attention", value=words(told))
+    yield counter("octavo_dca_rows", "Rows that read each band", "band", dca["rows"])
 
 
 def pages(groups: Mapping[str, Mapping[str, Mapping[str, int]]]) -> GaugeMetricFamily:

@@ -1,0 +1,100 @@
+"""`octavo eval ppl`: perplexity by position, with Dual Chunk Attention and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from octavo.cli.eval_options import (
+    NUMBERS,
+    always_dca_options,
+    finish,
+    formats_option,
+    make_bench,
+    make_recipes,
+    out_folder,
+    progress_on,
+)
+from octavo.cli.output import Status, json_option
+
+__all__ = ["command"]
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("ppl")
+@click.argument("model")
+@click.option("--text", "path", type=FILE, required=True, metavar="FILE", help="Long UTF-8 prose to score.")
+@click.option(
+    "--ctx",
+    metavar="N[,N…]",
+    default="ladder",
+    show_default=True,
+    help="Window lengths; ladder is 1, 2, 4 and 8 times the trained length, as far as the text goes.",
+)
+@click.option(
+    "--tokens", type=click.IntRange(1), metavar="N", help="Score at most this many tokens per window length."
+)
+@click.option(
+    "--chunk", type=click.IntRange(1), default=512, show_default=True, metavar="TOKENS", help="Tokens a step."
+)
+@click.option(
+    "--dca",
+    type=click.Choice(["both", "on", "off"]),
+    default="both",
+    show_default=True,
+    help="Dual Chunk Attention.",
+)
+@formats_option("plain")
+@always_dca_options
+@json_option
+def command(
+    model: str,
+    path: Path,
+    ctx: str,
+    tokens: int | None,
+    chunk: int,
+    formats: str,
+    dca: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Score a text far beyond the trained length, with Dual Chunk Attention, without it, or both.
+
+    Within the trained length both must agree; where they do not, the result is INVALID: nothing is tabulated
+    and the exit status is 1.
+    """
+    from octavo.evaluation.ppl import PplRun
+    from octavo.evaluation.present_ppl import ppl_report
+    from octavo.evaluation.windows import cut, read_text
+
+    recipes = make_recipes(formats, options)
+    bench = make_bench(model, options)
+    text, trained = read_text(path, bench.loaded.tokenizer), bench.loaded.shape.context
+    longest = len(text.tokens) + len(text.prefix)
+    if ctx == "ladder":
+        lengths = [n for n in (trained * s for s in (1, 2, 4, 8)) if n <= longest] or [min(trained, longest)]
+    else:
+        lengths = list(NUMBERS.convert(ctx, None, click.get_current_context()))
+    folder, status = out_folder(options, "ppl", model), Status()
+    run = PplRun(
+        engine=lambda recipe, tokens: bench.engine(recipe, tokens=tokens, chunk=chunk),
+        recipes=recipes,
+        modes=("off", "on") if dca == "both" else (dca,),
+        trained=trained,
+        vocab=bench.loaded.shape.vocab,
+        chunk=chunk,
+        progress=progress_on(status),
+    )
+    within = min(trained, longest)
+    validity, control = run.control(cut(text, within, tokens=within))
+    if validity.valid:
+        for length in lengths:
+            run.run(cut(text, length, tokens=max(tokens or 0, length)))
+    status.clear()
+    told = {"model": bench.loaded.identity, "text": text.sha256, "text_name": path.name, "trained": trained}
+    setup = bench.setup(**told, chunk=chunk, recipe=recipes[0].as_dict())
+    report = ppl_report(run.found, control, validity, setup)
+    finish(report, folder, report.results, as_json)
