@@ -628,7 +628,8 @@ def test_stats_count_what_happened() -> None:
     stats = engine.stats().as_dict()
     ended = {"finished": 2, "aborted": 1, "failed": 1}
     assert {name: stats["requests"][name] for name in ended} == ended
-    assert stats["tokens"] == {"computed": 100 + 36 + 236, "cached": 64 + 64, "generated": 6}
+    counted = {"computed": 100 + 36 + 236, "cached": 64 + 64, "generated": 6, "dropped": 0}
+    assert stats["tokens"] == counted
     assert [a.usage.cached_tokens for a in answers] == [0, 64]
     assert stats["prefix_hits"] == 2
     assert stats["backend"]["reason"] and stats["recipe"]["k"] == "plain"

@@ -200,7 +200,7 @@ class LedgerHistories(RuleBasedStateMachine):
 
 @pytest.mark.parametrize(
     ("examples", "steps"),
-    [pytest.param(25, 40), pytest.param(200, 80, marks=pytest.mark.slow)],
+    [pytest.param(60, 40), pytest.param(200, 80, marks=pytest.mark.slow)],
     ids=("few", "many"),
 )
 def test_ledger_histories(examples: int, steps: int) -> None:

@@ -221,6 +221,7 @@ class FakeEngine:
                 "backend": {"name": "reference", "reason": 'no GPU: "cpu" was asked for'},
                 "recipe": {"k": "q8_0", "v": "q4_0"},
                 "tokens_per_s": {"prefill": 1.5, "decode": 2.5},
+                "context_shifts": 3,
                 "dca": {"chunk": 2048, "layers": [0, 1], "rows": {"intra": 9, "succ": 5, "inter": 2}},
             }
         )

@@ -43,6 +43,10 @@ class Answer:
     def cached_tokens(self) -> int:
         return self.usage.cached_tokens if self.usage else 0
 
+    @property
+    def context_shifted(self) -> int:
+        return self.usage.context_shifted if self.usage else 0
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -51,12 +55,15 @@ class Answer:
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "completion_tokens": self.tokens,
+            "context_shifted": self.context_shifted,
         }
 
     def describe(self, seconds: float) -> str:
         """ "4,812 prompt tokens, 4,800 cached; 40 generated in 2.9 s"."""
         prompt = count(self.prompt_tokens, "prompt token")
-        return f"{prompt}, {self.cached_tokens:,} cached; {self.tokens:,} generated in {seconds:.1f} s"
+        dropped = f", {self.context_shifted:,} dropped" if self.context_shifted else ""
+        made = f"{self.tokens:,} generated in {seconds:.1f} s"
+        return f"{prompt}, {self.cached_tokens:,} cached{dropped}; {made}"
 
 
 def load_document(engine: Engine, text: str | Sequence[int], *, raw: bool = False) -> Document:

@@ -146,6 +146,15 @@ SAMPLING = {
     "frequency_penalty": click.option(
         "--frequency-penalty", type=float, help="Between -2 and 2.  [default: 0]"
     ),
+    "context_shift": click.option(
+        "--context-shift",
+        is_flag=True,
+        default=None,
+        help="Drop the oldest tokens when the context is full (with --dca on).",
+    ),
+    "keep": click.option(
+        "--keep", type=int, metavar="TOKENS", help="Tokens at the start that stay then.  [default: 64]"
+    ),
     "ignore_eos": click.option(
         "--ignore-eos", is_flag=True, default=None, help="Go on after the model ends its answer."
     ),

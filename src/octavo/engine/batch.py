@@ -23,7 +23,8 @@ __all__ = ["Batch", "chunk_lengths", "make_batch", "segments_of"]
 class Batch:
     """What one forward pass needs. `wanted` [W] are rows of the flat batch; `segments` are by group.
 
-    Under Dual Chunk Attention `reach` [T] is the highest band of each row, and `bands` their count.
+    `positions` are those of RoPE: a token's place in its sequence, and what a context shift dropped. Under
+    Dual Chunk Attention `reach` [T] is the highest band of each row, and `bands` their count.
     """
 
     ids: torch.Tensor
@@ -46,12 +47,14 @@ def make_batch(
 ) -> Batch:
     """Flatten `grants`; logits are wanted where a sequence's last known token runs (or of `all_rows`)."""
     ids: list[int] = []
+    places: list[int] = []
     positions: list[int] = []
     wanted: list[int] = []
     for grant in grants:
         s, begin = grant.sequence, grant.sequence.computed
         ids += s.tokens[begin : begin + grant.n]
-        positions += range(begin, begin + grant.n)
+        places += range(begin, begin + grant.n)
+        positions += range(s.offset + begin, s.offset + begin + grant.n)
         if begin + grant.n == len(s.tokens) and not s.pinned:
             wanted.append(len(ids) - 1)
     segments = segments_of(ledger, grants)
@@ -64,7 +67,7 @@ def make_batch(
 
     reach, bands = None, 1
     if dual is not None:
-        own = band_of(np.array(positions), dual.chunk)
+        own = band_of(np.array(places), dual.chunk)
         reach, bands = tensor(own), 1 + int(own.max())
     return Batch(tensor([ids]), tensor([positions]), tensor(list(rows)), plans, segments, reach, bands)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,8 +20,10 @@ from octavo.engine.runner import Runner
 from octavo.engine.sampler import choose
 from octavo.engine.scheduler import Grant, Scheduler
 from octavo.engine.sequence import Sequence
-from octavo.engine.stats import Clock, Stats
+from octavo.engine.shift import droppable, pinned
+from octavo.engine.stats import Clock
 from octavo.errors import OctavoError
+from octavo.formats.base import PAGE
 from octavo.model.load import LoadedModel
 from octavo.pages.ledger import Move
 from octavo.recipe import Recipe
@@ -154,13 +155,29 @@ class Core:
         if self.dual is not None and any(delta.finish for delta in self._out):
             self.dual.verify()
         for grant in grants:
+            if grant.sequence.sampling.context_shift and not grant.sequence.room:
+                self._shift(grant.sequence)
             if grant.sequence.done:
                 self._document_ready(grant.sequence)
 
     def _settle_pages(self, sequence: Sequence) -> list[Move]:
-        moves = self.memory.ledger.settle(sequence.holding, sequence.tokens, sequence.computed)
+        moves = self.memory.ledger.settle(
+            sequence.holding, sequence.tokens, sequence.computed, share=not sequence.private
+        )
         self.scheduler.settled(sequence)
         return moves
+
+    def _shift(self, sequence: Sequence) -> None:
+        """Drop the oldest tokens of a full sequence, unless it has just ended."""
+        if sequence not in self.scheduler.running:
+            return
+        assert self.dual is not None
+        head, count = pinned(sequence.keep), droppable(sequence, self.dual.chunk, self.loaded.shape)
+        self.memory.ledger.drop(sequence.holding, head // PAGE, count // PAGE)
+        self.scheduler.forget(sequence)
+        sequence.drop(head, count)
+        self.clock.shifts += 1
+        self.clock.dropped += count
 
     def _end(self, request: Request) -> None:
         self.scheduler.remove(request.sequence)
@@ -190,45 +207,6 @@ class Core:
         document.error = error
         self.scheduler.remove(document.sequence)
         del self.documents[document.name]
-
-    # looking
-
-    def stats(self) -> Stats:
-        clock, ledger, memory = self.clock, self.memory.ledger, self.memory
-        pages = {
-            store.group.name: {kind: asdict(group.allocator.count(kind)) for kind in ("plain", "packed")}
-            for store, group in zip(memory.stores, ledger.groups, strict=True)
-        }
-        return Stats(
-            model=self.loaded.name,
-            pages=pages,
-            tokens={"computed": clock.prefill_tokens, "cached": clock.cached, "generated": clock.generated},
-            prefix_hits=self.scheduler.hits,
-            requests={
-                "running": len(self.scheduler.running),
-                "waiting": len(self.scheduler.waiting),
-                "finished": clock.finished,
-                "aborted": clock.aborted,
-                "failed": clock.failed,
-                "preempted": self.scheduler.preempted,
-            },
-            documents=sum(d.ready for d in self.documents.values()),
-            cells={"now": memory.cells, "peak": clock.peak_cells},
-            bytes={"live": memory.live_bytes, "peak": clock.peak_bytes, "budget": memory.budget},
-            backend={"name": self.backend.name, "reason": self.backend.reason},
-            recipe=self.recipe.as_dict(),
-            tokens_per_s={
-                "prefill": clock.prefill_tokens / clock.prefill_s if clock.prefill_s else 0.0,
-                "decode": clock.decode_tokens / clock.decode_s if clock.decode_s else 0.0,
-            },
-            pool=[asdict(size) for size in memory.sizes],
-            dca=self._dca_stats(),
-        )
-
-    def _dca_stats(self) -> dict[str, Any] | None:
-        if self.dual is None or self.dca is None:
-            return None
-        return self.dca.as_dict() | {"layers": sorted(self.dual.layers), "rows": self.dual.verify()}
 
 
 def make_graphs(

@@ -14,6 +14,7 @@ from octavo.engine.core import Core
 from octavo.engine.documents import Document
 from octavo.engine.intake import Intake, as_batch, usable_context
 from octavo.engine.lock import Lock
+from octavo.engine.look import take_stats
 from octavo.engine.memory import Memory
 from octavo.engine.request import collect
 from octavo.engine.requests import Completion, Delta, Prompt, Sampling
@@ -211,7 +212,7 @@ class Engine(Scoring):
     def stats(self) -> Stats:
         """Pages by kind, tokens, hits, backend and its reason."""
         with self._lock:
-            return self._core.stats()
+            return take_stats(self._core)
 
     @property
     def idle(self) -> bool:

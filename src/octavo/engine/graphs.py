@@ -104,7 +104,7 @@ class DecodeGraph:
         host.zero_()
         host[0, :count] = torch.tensor([g.sequence.tokens[g.sequence.computed] for g in grants])
         computed = np.array([g.sequence.computed for g in grants], np.int64)
-        host[1, :count] = torch.from_numpy(computed)
+        host[1, :count] = torch.from_numpy(computed) + torch.tensor([g.sequence.offset for g in grants])
         if self.dual is not None:
             host[2, :count] = torch.from_numpy(band_of(computed, self.dual.chunk))
         segments = segments_of(ledger, grants)

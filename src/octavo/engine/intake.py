@@ -14,6 +14,7 @@ from octavo.engine.prompts import check_ids, is_list, is_tokens, prompt_tokens
 from octavo.engine.request import Request
 from octavo.engine.requests import Prompt, Sampling
 from octavo.engine.sequence import Sequence as Tokens
+from octavo.engine.shift import check_shift
 from octavo.engine.text import Output
 from octavo.errors import InvalidRequest, PromptTooLong
 
@@ -46,7 +47,8 @@ class Intake:
             raise InvalidRequest("the prompt holds no tokens; give at least one character or message")
         base = held.sequence if held else None
         tokens = [*(base.tokens if base else ()), *own]
-        self.check_length(len(tokens) + 1, "prompt and one new token")
+        if not sampling.context_shift:
+            self.check_length(len(tokens) + 1, "prompt and one new token")
         return Request(self._sequence(tokens, sampling, base), Output(self.tokenizer, sampling.stop), held)
 
     def document(self, text: str | Sequence[int], *, raw: bool) -> tuple[Tokens, bool]:
@@ -93,10 +95,18 @@ class Intake:
             )
 
     def _sequence(self, tokens: list[int], sampling: Sampling, base: Tokens | None) -> Tokens:
-        most = self.context if sampling.max_tokens is None else len(tokens) + sampling.max_tokens
-        limit = min(most, self.context, self.core.memory.capacity)
+        limit, keep = min(self.context, self.core.memory.capacity), 0
+        if sampling.context_shift:
+            keep = max(sampling.keep, len(base.tokens) if base else 0)
+            check_shift(self.core.dca, self.shape, keep, limit)
+            if sampling.max_tokens is None:
+                raise InvalidRequest("with context_shift an answer has no other end: give max_tokens")
+        elif sampling.max_tokens is not None:
+            limit = min(limit, len(tokens) + sampling.max_tokens)
         holding = self.core.memory.ledger.new()
-        return Tokens(next(self.core.ids), tokens, len(tokens), limit, sampling, holding, base)
+        sequence = Tokens(next(self.core.ids), tokens, len(tokens), limit, sampling, holding, base)
+        sequence.keep = keep
+        return sequence
 
 
 def usable_context(trained: int, asked: int | None, capacity: int | None) -> int:

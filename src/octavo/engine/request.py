@@ -28,7 +28,7 @@ class Request:
 
     def usage(self) -> Usage:
         s = self.sequence
-        return Usage(s.prompt, min(s.cached, s.prompt), s.generated)
+        return Usage(s.prompt, min(s.cached, s.prompt), s.generated, s.dropped)
 
     def accept(self, choice: Choice, tokenizer: Tokenizer) -> Delta:
         """Add a sampled token; says what it adds to the text and whether the request ends with it."""
@@ -39,7 +39,8 @@ class Request:
         ) or choice.token in rules.stop_token_ids
         text = "" if ends else self.output.add(choice.token)
         finish: FinishReason | None = "stop" if ends or self.output.stopped else None
-        if finish is None and len(s.tokens) >= s.limit:
+        full = not rules.context_shift and len(s.tokens) >= s.limit
+        if finish is None and (full or s.generated == rules.max_tokens):
             finish = "length"
         if finish and not self.output.stopped:
             text += self.output.flush()

@@ -50,6 +50,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "presence_penalty": (lambda v: number(v, -2, 2), "a number between -2 and 2"),
     "frequency_penalty": (lambda v: number(v, -2, 2), "a number between -2 and 2"),
     "logit_bias": (is_bias, "a mapping of token ids to finite numbers"),
+    "context_shift": (lambda v: isinstance(v, bool), "True or False"),
+    "keep": (lambda v: whole(v, 0), "a whole number of tokens, 0 or more"),
     "logprobs": (lambda v: v is None or whole(v, 0, 20), "None or a whole number between 0 and 20"),
 }
 """What each setting must be; checked at birth, so that no step meets a value it cannot use."""
@@ -61,6 +63,8 @@ class Sampling:
 
     temperature 0 takes the most likely token; top_k 0, top_p 1 and min_p 0 switch those filters off.
     `logprobs` asks for that many alternatives beside each chosen token (0: only the chosen one's).
+    `context_shift` makes room, where the context or the pool is full, by dropping the oldest tokens behind
+    the first `keep` (and a document); it needs Dual Chunk Attention, which leaves stored pages valid.
     """
 
     max_tokens: int | None = 256
@@ -76,6 +80,8 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    context_shift: bool = False
+    keep: int = 64
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -97,11 +103,13 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one request. `cached_tokens` of the prompt were read from shared pages, not computed."""
+    """Tokens of one request. `cached_tokens` of the prompt were read from shared pages, not computed;
+    `context_shifted` were dropped to make room."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    context_shifted: int = 0
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def adjust(row: torch.Tensor, sequence: Sequence) -> torch.Tensor:
     """Penalties over generated tokens and the bias map; the row itself stays as it is."""
     rules = sequence.sampling
     if rules.presence_penalty or rules.frequency_penalty:
-        counts = Counter(sequence.tokens[sequence.prompt :])
+        counts = Counter(sequence.tokens[sequence.answer :])
         if counts:
             ids = torch.tensor(list(counts), device=row.device)
             times = torch.tensor(list(counts.values()), device=row.device, dtype=row.dtype)

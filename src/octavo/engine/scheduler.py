@@ -79,7 +79,7 @@ class Scheduler:
             self._grant(step, sequence, 1)
         budget = self.chunk
         for sequence in [s for s in self.running if not s.decoding]:
-            budget -= self._grant(step, sequence, min(budget, sequence.pending))
+            budget -= self._grant(step, sequence, min(budget, sequence.pending, sequence.room))
         self._admit(step, budget)
         return step
 
@@ -90,6 +90,11 @@ class Scheduler:
             if self._leaders.get(key) is sequence:
                 del self._leaders[key]
         sequence.led = max(sequence.led, complete)
+
+    def forget(self, sequence: Sequence) -> None:
+        """What `sequence` computes from now on is its own: followers wait for it no longer."""
+        for key in [k for k, leader in self._leaders.items() if leader is sequence]:
+            del self._leaders[key]
 
     def park(self, sequence: Sequence) -> None:
         """A document is complete: it leaves the running set and keeps its pages."""
@@ -131,14 +136,13 @@ class Scheduler:
         """Back to the queue's head without pages; its tokens stay, so nothing already sent is lost."""
         self.running.remove(sequence)
         self._stop(sequence)
-        sequence.computed = 0
+        sequence.restart()
         self.waiting.appendleft(sequence)
         self.preempted += 1
 
     def _stop(self, sequence: Sequence) -> None:
         self.ledger.release(sequence.holding)
-        for key in [k for k, leader in self._leaders.items() if leader is sequence]:
-            del self._leaders[key]
+        self.forget(sequence)
 
     # admitting
 
@@ -154,11 +158,11 @@ class Scheduler:
                 return
             try:
                 copies = self._enter(sequence, hits)
-                n = min(budget, sequence.pending)
+                n = min(budget, sequence.pending, sequence.room)
                 self.ledger.extend(sequence.holding, sequence.computed + n)
             except PoolFull as full:
                 self._stop(sequence)
-                sequence.computed = 0
+                sequence.restart()
                 if not self.running:
                     step.failed.append((sequence, full))
                 return
@@ -174,7 +178,8 @@ class Scheduler:
         """Pages of the sequence's tokens that the pool already has; one token is always left to compute."""
         known = sequence.keys or (sequence.base.holding.keys if sequence.base else [])
         sequence.keys = page_keys(self.ledger.root, sequence.tokens, known)
-        return self.ledger.match(sequence.keys, sequence.tokens, (len(sequence.tokens) - 1) // PAGE)
+        most = min(len(sequence.tokens), sequence.limit) - 1
+        return self.ledger.match(sequence.keys, sequence.tokens, most // PAGE)
 
     def _start(self, sequence: Sequence, hits: int) -> int:
         return max(hits * PAGE, sequence.base.computed if sequence.base else 0)
@@ -185,7 +190,7 @@ class Scheduler:
         return page < len(sequence.keys) and self._leaders.get(sequence.keys[page], sequence) is not sequence
 
     def _fits(self, sequence: Sequence, start: int) -> bool:
-        pages = ceil_pages(len(sequence.tokens) + 1) - start // PAGE
+        pages = ceil_pages(min(len(sequence.tokens) + 1, sequence.limit)) - start // PAGE
         for group in self.ledger.groups:
             room = group.allocator.available("plain") + (
                 group.allocator.available("packed") if group.packs else 0

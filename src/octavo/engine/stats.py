@@ -22,6 +22,8 @@ class Clock:
     finished: int = 0
     aborted: int = 0
     failed: int = 0
+    shifts: int = 0
+    dropped: int = 0
     peak_cells: int = 0
     peak_bytes: int = 0
 
@@ -43,7 +45,7 @@ class Stats:
 
     pages     per layer group and kind: live, cached, free, total slots
     tokens    computed (prompt tokens run through the model), cached (prompt tokens read from shared pages),
-              generated
+              generated, dropped (by context shifts)
     cells     token slots held: now and at the peak, open pages included
     bytes     of held pages now and at the peak, and the pool's budget
     backend   what reads the pages, and why
@@ -55,6 +57,7 @@ class Stats:
     pages: dict[str, dict[str, dict[str, int]]]
     tokens: dict[str, int]
     prefix_hits: int
+    context_shifts: int
     requests: dict[str, int]
     documents: int
     cells: dict[str, int]

@@ -165,6 +165,19 @@ class Ledger:
         holding.keys = []
         holding.registered = holding.sealed = 0
 
+    def drop(self, holding: Holding, first: int, pages: int) -> None:
+        """Give back `pages` complete pages from page `first` on; those behind them move up. They were made in
+        sight of the dropped ones and may not be found by their new tokens: settle with share=False."""
+        end = first + pages
+        for group, table in zip(self.groups, holding.tables, strict=True):
+            for page in reversed(table[first:end]):
+                if page != GONE:
+                    group.allocator.release(page)
+            del table[first:end]
+        del holding.keys[first:end]
+        holding.registered = len(holding.keys)
+        holding.sealed = max(min(holding.sealed, first), holding.sealed - pages)
+
     def settle(
         self, holding: Holding, tokens: Sequence[int], computed: int, *, share: bool = True
     ) -> list[Move]:

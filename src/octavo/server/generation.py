@@ -114,7 +114,8 @@ class Generation:
             prompt += max((usage.prompt_tokens for usage in known), default=0)
             cached += min((usage.cached_tokens for usage in known), default=0)
         made = sum(usage.completion_tokens for usage in self.usages if usage)
-        return Usage(prompt, cached, made)
+        dropped = sum(usage.context_shifted for usage in self.usages if usage)
+        return Usage(prompt, cached, made, dropped)
 
 
 async def collect(generation: Generation) -> list[Answer]:

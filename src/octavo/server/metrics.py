@@ -76,6 +76,9 @@ class EngineCollector(Collector):
         hits = CounterMetricFamily("octavo_prefix_hits", "Prompts that found pages of others")
         hits.add_metric([], stats["prefix_hits"])
         yield hits
+        shifts = CounterMetricFamily("octavo_context_shifts", "Times a full sequence dropped tokens")
+        shifts.add_metric([], stats["context_shifts"])
+        yield shifts
         yield gauge("octavo_bytes", "Bytes held, by use", "use", flat(stats["bytes"]))
         yield gauge("octavo_tokens_per_second", "Recent speed", "kind", stats["tokens_per_s"])
         yield InfoMetricFamily(

@@ -73,7 +73,7 @@ class Reply(ABC):
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        }
+        } | ({"context_shifted": usage.context_shifted} if usage.context_shifted else {})
 
 
 async def respond(reply: Reply, request: Request) -> Response:

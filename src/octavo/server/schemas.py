@@ -120,6 +120,8 @@ class GenerationBody(Body):
     stop: Stop | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
+    context_shift: bool | None = None
+    keep: Annotated[int, Field(ge=0)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
@@ -168,6 +170,8 @@ class GenerationBody(Body):
             stop=tuple(self.stop or ()),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
+            context_shift=bool(self.context_shift),
+            keep=64 if self.keep is None else self.keep,
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             logit_bias={int(key): bias for key, bias in (self.logit_bias or {}).items()},
