@@ -48,7 +48,7 @@ ONE_LAYER = {"num_hidden_layers": 1}
 
 @pytest.mark.parametrize("pair", ["plain", "q8_0:q4_0"])
 def test_after_shifts_logits_are_those_of_the_kept_tokens(pair: str) -> None:
-    """In a model of one layer keys and values know nothing of what was dropped: a fresh prefill must agree."""
+    """In a model of one layer keys and values know nothing of what was dropped: a fresh prefill agrees."""
     engine = dual(pair=pair, layers=ONE_LAYER)
     prompt = random_tokens(PROMPT)
     with recorded(engine) as rows:

@@ -28,9 +28,10 @@ class Bench:
     loaded: LoadedModel
     all_quantised: bool = False
 
-    def engine(self, recipe: Recipe, *, tokens: int, chunk: int = 512, sequences: int = 1) -> Engine:
-        """An engine whose pool holds `tokens` for `sequences` together, read by Dual Chunk
-        Attention beyond the trained length, unless the recipe has it off."""
+    def engine(self, recipe: Recipe, *, tokens: int, chunk: int | None = None, sequences: int = 1) -> Engine:
+        """An engine whose pool holds `tokens` for `sequences` together, read by Dual Chunk Attention beyond the
+        trained length, unless the recipe has it off. `chunk` prompt tokens run a step, by default as many as
+        keep the device busy."""
         each = -(-tokens // sequences)
         return Engine(
             self.loaded,
@@ -38,7 +39,7 @@ class Bench:
             memory=pool_bytes(self.loaded.shape, tokens),
             context=each if each > self.loaded.shape.context else None,
             untrained=True,
-            chunk=chunk,
+            chunk=chunk or (2048 if self.device.type == "cuda" else 512),
             max_sequences=sequences,
             all_quantised=self.all_quantised,
         )
