@@ -29,9 +29,9 @@ class Bench:
     all_quantised: bool = False
 
     def engine(self, recipe: Recipe, *, tokens: int, chunk: int | None = None, sequences: int = 1) -> Engine:
-        """An engine whose pool holds `tokens` for `sequences` together, read by Dual Chunk Attention beyond the
-        trained length, unless the recipe has it off. `chunk` prompt tokens run a step, by default as many as
-        keep the device busy."""
+        """An engine whose pool holds `tokens` for `sequences` together, read by Dual Chunk
+        Attention beyond the trained length unless the recipe has it off. `chunk` prompt tokens run a step, as
+        many as keep the device busy by default."""
         each = -(-tokens // sequences)
         return Engine(
             self.loaded,
