@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from octavo.cli.info_dca import dual_chunk, told_dca
 from octavo.cli.options import announce_conversion, cache_options, make_recipe
 from octavo.cli.output import emit, json_option, size, table
 from octavo.errors import InvalidRequest
@@ -58,6 +59,7 @@ def command(model: str, tokens: int, device: str, as_json: bool, **options: Any)
         "layers": layers(shape, recipe) if chosen else [],
         "evidence": evidence(options["recipe"]),
         "backend": backend(device, shape, recipe),
+        "dca": dual_chunk(model, shape, recipe, tokens),
         "notes": list(shape.notes),
     }
     if as_json:
@@ -205,5 +207,6 @@ def show(found: dict[str, Any]) -> None:
         click.echo(table(header, runs(found["layers"])) + "\n")
     for name, value in found["evidence"].items():
         click.echo(f"evidence: {name} = {value}")
+    click.echo(told_dca(found["dca"], found["tokens"]))
     reads = found["backend"]
     click.echo(f"on {reads['device']}, pages are read by {reads['name']}: {reads['reason']}")
