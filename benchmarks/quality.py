@@ -71,8 +71,10 @@ def kld(options: argparse.Namespace, text: Text, *, quantised: bool) -> Iterator
                 together=side,
                 progress=say,
             )
-            found = kld_document([run.run(windows, base)])
-            yield {"job": "kld-all" if quantised else "kld", "settings": settings, "text": text.name, **found}
+            result = run.run(windows, base)
+            told = {"job": "kld-all" if quantised else "kld", "settings": settings, "text": text.name}
+            blocks = [row["block_kld"] for row in result.rows]
+            yield {**told, "block_kld": blocks, **kld_document([result])}
 
 
 def ruler(options: argparse.Namespace, task: str) -> Iterator[Cell]:
@@ -167,7 +169,7 @@ def main() -> None:
             document["cells"].append(cell)
             document["seconds"] = round(time.monotonic() - started)
             options.out.write_text(json.dumps(plain_data(document), indent=1) + "\n")
-            shown = {k: v for k, v in cell.items() if k not in ("contexts",)}
+            shown = {k: v for k, v in cell.items() if k not in ("contexts", "block_kld")}
             print(json.dumps(plain_data(shown)), flush=True)
     print(json.dumps({"benchmark": "quality", "cells": len(document["cells"]), "out": str(options.out)}))
 
