@@ -109,7 +109,7 @@ class Store:
         codec = self.codecs[side][layer]
         pages = torch.cat([cut_pages(part) for part in parts])
         back = codec.decode(codec.encode(pages.flatten(0, 1)), pages.dtype).view_as(pages)
-        some = back.split([-(-len(part) // PAGE) for part in parts])
+        some = torch.split(back, [-(-len(part) // PAGE) for part in parts])
         return [x.transpose(1, 2).flatten(0, 1)[: len(p)] for x, p in zip(some, parts, strict=True)]
 
 
