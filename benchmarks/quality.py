@@ -3,8 +3,8 @@
     python -m benchmarks.quality MODEL --text FILE --jobs kld,kld-all,needle,vt --out results.json
 
 MODEL is what `octavo run` takes, a converted folder too. Needs no network, no matplotlib and no command line:
-it runs where only torch, transformers and safetensors are. Results are written after every cell, and the same
---out and --scratch go on where a run was cut off. The last line is JSON.
+it runs where only torch, transformers and safetensors are. Results are written after every format, and the
+same --scratch goes on where a run was cut off. On a GPU run windows --together. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ QUANTISED: list[dict[str, Any]] = [
 
 
 def kld(options: argparse.Namespace, text: Text, *, quantised: bool) -> Iterator[Cell]:
-    """KLD rows for every setting and context; all settings share one reference a context."""
+    """A cell for every context, setting and format; each context has one reference."""
     bench = open_bench(options.model, device=options.device, dtype=options.dtype, all_quantised=quantised)
-    chunk = 512 if quantised else 64
+    chunk, side = options.chunk if quantised else 64, options.together
     identity = {
         "model": bench.loaded.identity,
         "tokenizer": text.tokens_sha256,
@@ -55,23 +56,25 @@ def kld(options: argparse.Namespace, text: Text, *, quantised: bool) -> Iterator
     for ctx in options.ctx:
         windows = cut(text, ctx, tokens=max(options.tokens, ctx))
         base = options.scratch / f"base-{text.name}-{ctx}-{chunk}.safetensors"
-        for n, settings in enumerate(QUANTISED if quantised else SERVED):
-            if n not in options.settings:
-                continue
-            extra = {"sliding": True} if quantised else {}
-            recipes = [Recipe.from_pair(p, **settings, **extra) for p in options.formats.split(",")]
+        for n, pair in product(options.settings, options.formats.split(",")):
+            settings = (QUANTISED if quantised else SERVED)[n]
             run = KldRun(
-                engine=lambda recipe, step, most=ctx: bench.engine(recipe, tokens=most, chunk=step),
+                engine=lambda recipe, step, most=ctx: bench.engine(
+                    recipe, tokens=side * most, chunk=side * step, sequences=side
+                ),
                 identity=identity,
-                recipes=recipes,
+                recipes=[Recipe.from_pair(pair, **settings, sliding=quantised)],
                 shape=bench.loaded.shape,
                 folder=options.scratch / f"kld-{text.name}-{'aq' if quantised else 'served'}-{n}",
                 chunk=chunk,
-                noise_chunk=chunk + 64,
+                noise_chunk=chunk // 2 if quantised else 2 * chunk,
+                together=side,
                 progress=say,
             )
-            found = kld_document([run.run(windows, base)])
-            yield {"job": "kld-all" if quantised else "kld", "settings": settings, "text": text.name, **found}
+            result = run.run(windows, base)
+            told = {"job": "kld-all" if quantised else "kld", "settings": settings, "text": text.name}
+            blocks = [row["block_kld"] for row in result.rows]
+            yield {**told, "block_kld": blocks, **kld_document([result])}
 
 
 def ruler(options: argparse.Namespace, task: str) -> Iterator[Cell]:
@@ -85,8 +88,9 @@ def ruler(options: argparse.Namespace, task: str) -> Iterator[Cell]:
             run = RulerRun(tasks, [length], options.samples, Prompter(tokenizer), progress=say)
             told = {"model": bench.loaded.identity, "recipe": asdict(recipe), "version": version()}
             log = SampleLog(options.scratch / f"{task}-{length}-{pair.replace(':', '-')}.jsonl", told)
-            with bench.engine(recipe, tokens=options.batch * length, sequences=options.batch) as engine:
-                [cell] = run.run(EngineAnswerer(engine, batch=options.batch), log, pair)
+            batch, chunk = options.batch, options.chunk
+            with bench.engine(recipe, tokens=batch * length, chunk=chunk, sequences=batch) as engine:
+                [cell] = run.run(EngineAnswerer(engine, batch=batch), log, pair)
             yield {"job": task, **cell.as_row()}
 
 
@@ -140,6 +144,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", default="kld-all,kld,needle,vt,equivalence")
     parser.add_argument("--ctx", type=numbers, default=[2048])
     parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--chunk", type=int, default=512, help="tokens a step; as served it is 64")
+    parser.add_argument("--together", type=int, default=1, help="windows side by side")
     parser.add_argument("--settings", type=numbers, default=[0, 1, 2, 3], help="which of the four settings")
     parser.add_argument("--formats", default="plain,q8_0,q8_0:q4_0,q4_0")
     parser.add_argument("--pairs", default="plain,q8_0:q4_0")
@@ -163,7 +169,7 @@ def main() -> None:
             document["cells"].append(cell)
             document["seconds"] = round(time.monotonic() - started)
             options.out.write_text(json.dumps(plain_data(document), indent=1) + "\n")
-            shown = {k: v for k, v in cell.items() if k not in ("contexts",)}
+            shown = {k: v for k, v in cell.items() if k not in ("contexts", "block_kld")}
             print(json.dumps(plain_data(shown)), flush=True)
     print(json.dumps({"benchmark": "quality", "cells": len(document["cells"]), "out": str(options.out)}))
 

@@ -37,6 +37,25 @@ def test_equals_a_float64_computation_by_hand(tmp_path: Path, all_quantised: boo
     assert q4["mean_kld"] > 1e-4
 
 
+def test_windows_side_by_side_give_the_same(tmp_path: Path) -> None:
+    texts = windows(ctx=128, count=3)
+    alone = kld_run(tmp_path / "alone", "q4_0").run(texts)
+    both = kld_run(tmp_path / "both", "q4_0", together=2).run(texts)
+    assert both.rows[0]["mean_kld"] == pytest.approx(alone.rows[0]["mean_kld"], rel=1e-4)
+    assert both.rows[0]["block_kld"] == pytest.approx(alone.rows[0]["block_kld"], rel=1e-4)
+
+
+def test_all_quantised_does_not_depend_on_the_chunk(tmp_path: Path) -> None:
+    """A page is encoded once: what has been read back is not packed again."""
+    found = [
+        kld_run(tmp_path / str(chunk), "turbo3", all_quantised=True, chunk=chunk, noise_chunk=64).run(
+            windows()
+        )
+        for chunk in (64, 192)
+    ]
+    assert found[0].rows[0]["mean_kld"] == pytest.approx(found[1].rows[0]["mean_kld"], rel=1e-4)
+
+
 def by_hand(run: KldRun, rows: tuple[tuple[int, ...], ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """KLD [windows, ctx] and nll [windows, ctx − 1] of the last recipe, in float64."""
     klds, nlls = [], []

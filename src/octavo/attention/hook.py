@@ -31,7 +31,8 @@ class Attention:
     """Rotates, appends and attends: one call per layer and step.
 
     With `round_trip` every key and value of the step is first encoded and decoded, so that even a row's own
-    page is read as if packed (for evaluation: comparable with engines that quantise token by token).
+    page is read as if packed (for evaluation: comparable with engines that quantise token by token). Pages
+    are then never sealed.
     """
 
     def __init__(
@@ -88,13 +89,15 @@ class Attention:
     def _round_trip(
         self, pool: GroupPool, layer: int, segments: list[Segment], k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        ends = [(s.start + min(s.n, max(0, self.exact - s.computed)), s.start + s.n) for s in segments]
+        rows = [slice(begin, end) for begin, end in ends if begin < end]
+        if not rows:
+            return k, v
         k, v = k.clone(), v.clone()
-        for s in segments:
-            begin = s.start + min(s.n, max(0, self.exact - s.computed))
-            for x, side in zip((k, v), SIDES, strict=True):
-                part = x[begin : s.start + s.n].transpose(0, 1)
-                if part.shape[1]:
-                    x[begin : s.start + s.n] = pool.store.round_trip(part, side, layer).transpose(0, 1)
+        for x, side in zip((k, v), SIDES, strict=True):
+            back = pool.store.round_trip([x[own] for own in rows], side, layer)
+            for own, part in zip(rows, back, strict=True):
+                x[own] = part
         return k, v
 
 

@@ -95,7 +95,7 @@ class Memory:
         ledger = Ledger.build(
             [(z.plain, z.packed) for z in sizes],
             [s.group.window for s in stores],
-            [s.packs for s in stores],
+            [s.seals for s in stores],
             root.digest(),
             **settings,
         )

@@ -44,9 +44,15 @@ class Scoring:
         again.
         """
         self._check_open()
-        return score(
-            self._core, self._intake.scored(tokens, chunk, wanted), chunk, next(self._core.ids), wanted
-        )
+        found = score(self._core, [self._intake.scored(tokens, chunk, wanted)], chunk, wanted)
+        return ((start, hidden[0]) for start, hidden in found)
+
+    def score_rows(self, rows: Ids[Ids[int]], *, chunk: int = 64) -> Iterator[tuple[int, torch.Tensor]]:
+        """`score` for several texts of one length side by side: (start, hidden states [W, n, hidden])."""
+        self._check_open()
+        if len({len(row) for row in rows}) != 1:
+            raise InvalidRequest(f"rows are of one length, not {sorted({len(row) for row in rows})} tokens")
+        return score(self._core, [self._intake.scored(row, chunk, 0) for row in rows], chunk)
 
     @contextmanager
     def watched(self, see: Shown) -> Iterator[None]:
@@ -64,34 +70,41 @@ class Scoring:
 
 
 def score(
-    core: Core, tokens: list[int], chunk: int, id: int, wanted: int = 0
+    core: Core, rows: list[list[int]], chunk: int, wanted: int = 0
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """(start, hidden [n, hidden]) for each chunk of `tokens`; its pages are given back at the end.
+    """(start, hidden [W, n, hidden]) for each chunk of W rows of tokens; their pages are given back at the
+    end.
 
-    They are private if every row is wanted; else rows before `wanted` may come from shared pages, uncomputed.
+    They are private if every token is wanted; else what lies before `wanted` may come from shared pages,
+    uncomputed.
     """
     if core.runner.attention.round_trip and chunk % PAGE:
         raise InvalidRequest(f"chunk is {chunk}; with all tokens quantised it must be a multiple of {PAGE}")
     ledger = core.memory.ledger
-    sequence = Sequence(id, tokens, len(tokens), len(tokens), Sampling(), ledger.new())
+    sequences = [Sequence(next(core.ids), row, len(row), len(row), Sampling(), ledger.new()) for row in rows]
     try:
         if wanted:
-            enter(ledger, sequence, wanted // PAGE)
-        while sequence.pending:
-            n = min(chunk, sequence.pending)
-            ledger.extend(sequence.holding, sequence.computed + n)
-            grants, groups = [Grant(sequence, n)], core.loaded.shape.groups
-            hidden = core.runner.hidden(
-                make_batch(ledger, grants, core.backend, groups, dual=core.dual, all_rows=True)
-            )
-            if core.dual is not None:
-                core.dual.note(sequence.computed, n)
-            start = sequence.computed
-            sequence.computed += n
-            core.memory.seal(ledger.settle(sequence.holding, tokens, sequence.computed, share=wanted > 0))
-            yield start, hidden
+            for sequence in sequences:
+                enter(ledger, sequence, wanted // PAGE)
+        while pending := sequences[0].pending:
+            n, start = min(chunk, pending), sequences[0].computed
+            for sequence in sequences:
+                ledger.extend(sequence.holding, start + n)
+            grants = [Grant(sequence, n) for sequence in sequences]
+            groups = core.loaded.shape.groups
+            batch = make_batch(ledger, grants, core.backend, groups, dual=core.dual, all_rows=True)
+            hidden = core.runner.hidden(batch)
+            moves = []
+            for sequence in sequences:
+                if core.dual is not None:
+                    core.dual.note(start, n)
+                sequence.computed += n
+                moves += ledger.settle(sequence.holding, sequence.tokens, start + n, share=wanted > 0)
+            core.memory.seal(moves)
+            yield start, hidden.view(len(rows), n, -1)
     finally:
-        ledger.release(sequence.holding)
+        for sequence in sequences:
+            ledger.release(sequence.holding)
 
 
 def enter(ledger: Ledger, sequence: Sequence, pages: int) -> None:

@@ -2,8 +2,8 @@
 
 The order is that of trust: the reference must be sane, q8_0 must look harmless on it (validity control),
 plain against plain must be quiet (noise floor), and only then is anything measured. Memory is bounded by
-one tile of logits (`divergence.TILE_BYTES`), one window of hidden states, and 9 bytes a token of the row in
-hand.
+one tile of logits (`divergence.TILE_BYTES`), the hidden states of the windows run side by side, and 9 bytes a
+token of the row in hand.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class KldRun:
     identity    what a base must agree with: model, tokenizer, text, version; ctx and windows are added
     recipes     what to measure; every one has the same settings but for its formats
     chunk       tokens prefilled at a time; `noise_chunk` the other size the noise floor uses
+    together    windows run side by side; the engine must hold as many
     """
 
     engine: Callable[[Recipe, int], ScoringEngine]
@@ -66,11 +67,14 @@ class KldRun:
     folder: Path
     chunk: int = 64
     noise_chunk: int = 48
+    together: int = 1
     progress: Progress = lambda what, done, total: None
 
     def run(self, windows: Windows, base_path: Path | None = None) -> ContextResult:
         """Measure at one context length; a base at `base_path` is used, or made there."""
         identity = {**self.identity, "ctx": str(windows.ctx), "windows": str(len(windows.rows))}
+        recipe = self._settings()
+        identity["dca"] = f"{recipe.dca} {recipe.dca_chunk} {recipe.dca_mscale}"
         base = self._base(windows, base_path or self.folder / f"base-{windows.ctx}.safetensors", identity)
         reference = reference_figures(base)
         result = ContextResult(
@@ -98,7 +102,10 @@ class KldRun:
         if not path.exists():
             engine = self.engine(self._settings(k="plain", v="plain"), self.chunk)
             try:
-                make_base(engine, windows, path, identity, chunk=self.chunk, progress=self.progress)
+                make_base(
+                    engine, windows, path, identity,
+                    chunk=self.chunk, together=self.together, progress=self.progress,
+                )  # fmt: skip
             finally:
                 engine.close()
         return open_base(path, identity)
@@ -121,57 +128,79 @@ class KldRun:
         if row.done < len(windows.rows):
             engine = self.engine(recipe, chunk)
             try:
-                measure(engine, windows, base, row, chunk=chunk, progress=self.progress, name=name)
+                measure(
+                    engine, windows, base, row,
+                    chunk=chunk, together=self.together, progress=self.progress, name=name,
+                )  # fmt: skip
             finally:
                 engine.close()
         return row_figures(recipe, row, self.shape, reference_figures(base)["ppl"])
 
 
 def make_base(
-    engine: Scorer, windows: Windows, path: Path, identity: dict[str, str], *, chunk: int, progress: Progress
+    engine: Scorer,
+    windows: Windows,
+    path: Path,
+    identity: dict[str, str],
+    *,
+    chunk: int,
+    together: int = 1,
+    progress: Progress,
 ) -> None:
     """Run the reference over all windows and keep its hidden states at `path`."""
     writer: BaseWriter | None = None
     n = 0
     while n < len(windows.rows):
-        hidden = torch.cat([part for _, part in engine.score(windows.rows[n], chunk=chunk)])
+        rows = windows.rows[n : n + together]
+        states = torch.cat([part for _, part in engine.score_rows(rows, chunk=chunk)], 1)
         if writer is None:
-            width, dtype = hidden.shape[1], hidden.dtype
+            width, dtype = states.shape[2], states.dtype
             writer = BaseWriter(path, identity, len(windows.rows), windows.ctx, width, dtype)
             if writer.done > n:  # an earlier run was interrupted here
                 n = writer.done
                 continue
-        told = _surprise(engine, hidden, windows.rows[n])
-        writer.add(hidden, told.nll[:-1], told.entropy)
-        n += 1
-        progress("reference", n, len(windows.rows))
+        for hidden, row in zip(states, rows, strict=True):
+            told = _surprise(engine, hidden, row)
+            writer.add(hidden, told.nll[:-1], told.entropy)
+            n += 1
+            progress("reference", n, len(windows.rows))
     assert writer is not None
     writer.finish()
 
 
 def measure(
-    engine: Scorer, windows: Windows, base: Base, row: RowFile, *, chunk: int, progress: Progress, name: str
+    engine: Scorer,
+    windows: Windows,
+    base: Base,
+    row: RowFile,
+    *,
+    chunk: int,
+    together: int = 1,
+    progress: Progress,
+    name: str,
 ) -> None:
     """Run a candidate over the windows that `row` does not have yet, and compare it with the base."""
-    for n in range(row.done, len(windows.rows)):
-        tokens = windows.rows[n]
-        parts = []
-        for start, hidden in engine.score(tokens, chunk=chunk):
-            kept = base.hidden(n, start, start + len(hidden))
-            parts.append(_divergence(engine, kept, hidden, _targets(tokens, start, len(hidden))))
-        row.add(
-            kld=torch.cat([p.kld for p in parts]),
-            same_top=torch.cat([p.same_top for p in parts]),
-            nll=torch.cat([p.nll for p in parts])[:-1],
-        )
-        progress(name, n + 1, len(windows.rows))
+    while (first := row.done) < len(windows.rows):
+        some = windows.rows[first : first + together]
+        found: list[list[Divergence]] = [[] for _ in some]
+        for start, states in engine.score_rows(some, chunk=chunk):
+            for n, hidden in enumerate(states):
+                stop = start + len(hidden)
+                kept, targets = base.hidden(first + n, start, stop), _targets(some[n], start, stop)
+                found[n].append(_divergence(engine, kept, hidden, targets))
+        for parts in found:
+            row.add(
+                kld=torch.cat([p.kld for p in parts]),
+                same_top=torch.cat([p.same_top for p in parts]),
+                nll=torch.cat([p.nll for p in parts])[:-1],
+            )
+            progress(name, row.done, len(windows.rows))
     row.save()
 
 
-def _targets(tokens: Sequence[int], start: int, count: int) -> Tensor:
-    """The tokens that follow rows [start, start + count); 0 behind the last, where none follows."""
-    following = [*tokens[start + 1 : start + 1 + count], 0]
-    return torch.tensor(following[:count])
+def _targets(tokens: Sequence[int], start: int, stop: int) -> Tensor:
+    """The tokens that follow rows [start, stop); 0 behind the last, where none follows."""
+    return torch.tensor([*tokens[start + 1 : stop + 1], 0][: stop - start])
 
 
 def _surprise(engine: Scorer, hidden: Tensor, tokens: Sequence[int]) -> Surprise:

@@ -36,8 +36,8 @@ def require_plots() -> None:
         raise InvalidRequest("reports are drawn by matplotlib; pip install 'octavo[eval]'")
 
 
-def draw(plot: Plot, folder: Path) -> None:
-    """Write the plot to `folder` as PNG and SVG."""
+def draw(plot: Plot, folder: Path, endings: Sequence[str] = ("png", "svg")) -> None:
+    """Write the plot to `folder`, as PNG and SVG unless `endings` say otherwise."""
     require_plots()
     from matplotlib.figure import Figure
 
@@ -59,5 +59,5 @@ def draw(plot: Plot, folder: Path) -> None:
     axes.grid(alpha=0.3)
     if len(plot.series) > 1:
         axes.legend(fontsize=8)
-    for ending in ("png", "svg"):
+    for ending in endings:
         figure.savefig(folder / f"{plot.name}.{ending}", dpi=130)

@@ -28,6 +28,9 @@ __all__ = ["SIDES", "GroupPool", "LayerPages", "Sealer", "Store"]
 
 SIDES: tuple[Side, Side] = ("k", "v")
 
+AT_ONCE = 1 << 20
+"""Values that are sealed together, of as many layers as that makes: a GPU is slow on few."""
+
 
 class Store:
     """How the keys and values of one layer group are kept: codecs, rotations and scales, no memory.
@@ -35,6 +38,8 @@ class Store:
     codecs, rotations   per side, one for each layer of the group in its order; layers of one format share
                         one codec. Rotations are None where a layer's side is not rotated
     scales              what keys are multiplied by and queries divided by [G, D], None where nothing is
+    packs               whether the group is quantised; `seals`: whether that happens to whole pages. With
+                        `force` every group is, and by `round_trip` alone: its pages stay plain
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Store:
         self.group = group
         self.dtype = dtype
         self.packs = quantises and any(pair != ("plain", "plain") for pair in formats)
+        self.seals = self.packs and not force
         self.codecs: dict[Side, tuple[PageCodec, ...]] = {}
         self.rotations: dict[Side, tuple[torch.Tensor | None, ...]] = {}
         turn = rotation_matrix(group.head_dim) if self.packs and recipe.rotate else None
@@ -77,8 +83,8 @@ class Store:
 
     @cached_property
     def packed_bytes(self) -> int:
-        """Bytes of one packed page over all layers of the group; 0 if the group is never packed."""
-        return sum(self.layer_bytes) if self.packs else 0
+        """Bytes of one packed page over all layers of the group; 0 if none is ever sealed."""
+        return sum(self.layer_bytes) if self.seals else 0
 
     @property
     def layer_bytes(self) -> list[int]:
@@ -97,18 +103,14 @@ class Store:
     def need(self) -> GroupNeed:
         return GroupNeed(self.group.name, self.plain_bytes, self.packed_bytes, self.group.window)
 
-    def round_trip(self, x: torch.Tensor, side: Side, layer: int) -> torch.Tensor:
-        """x [G, T, D] as it would come back from packed pages of the group's n-th layer; T is cut into
-        pages, the last one may be short."""
-        g, t, d = x.shape
-        pages = -(-t // PAGE)
-        pad = pages * PAGE - t
-        if pad:  # pad with the mean of the short page, which leaves its mean as it is
-            tail = x[:, (pages - 1) * PAGE :].mean(1, keepdim=True)
-            x = torch.cat([x, tail.expand(-1, pad, -1)], 1)
+    def round_trip(self, parts: list[torch.Tensor], side: Side, layer: int) -> list[torch.Tensor]:
+        """Each of `parts` [T, G, D] as it would come back from packed pages of the group's n-th layer; a part
+        is cut into pages, the last one may be short."""
         codec = self.codecs[side][layer]
-        back = codec.decode(codec.encode(x.reshape(g * pages, PAGE, d).contiguous()), x.dtype)
-        return back.reshape(g, pages * PAGE, d)[:, :t]
+        pages = torch.cat([cut_pages(part) for part in parts])
+        back = codec.decode(codec.encode(pages.flatten(0, 1)), pages.dtype).view_as(pages)
+        some = torch.split(back, [-(-len(part) // PAGE) for part in parts])
+        return [x.transpose(1, 2).flatten(0, 1)[: len(p)] for x, p in zip(some, parts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -174,10 +176,13 @@ class GroupPool:
             self.sealer(self, plain, packed)
             return
         for side, pages in zip(SIDES, (self.k_plain, self.v_plain), strict=True):
-            for layer, codec in enumerate(self.store.codecs[side]):
-                x = pages[layer][plain]
-                data = codec.encode(x.flatten(0, 1)).view(x.shape[0], x.shape[1], -1)
-                self.packed[side][layer][packed] = data
+            for codec, layers in self.store.by_codec(side).items():
+                values = len(moves) * pages[0, 0].numel()
+                for some in batched(layers, max(1, AT_ONCE // values)):
+                    x = torch.stack([pages[n][plain] for n in some])
+                    data = codec.encode(x.flatten(0, 2)).view(*x.shape[:3], -1)
+                    for n, layer in enumerate(some):
+                        self.packed[side][layer][packed] = data[n]
 
     def layer(self, n: int) -> LayerPages:
         """The pages of the group's n-th layer."""
@@ -193,6 +198,20 @@ class GroupPool:
 
 Sealer = Callable[[GroupPool, torch.Tensor, torch.Tensor], None]
 """Packs plain slots [n] into packed slots [n], int64 on the pool's device, in every layer."""
+
+
+def cut_pages(part: torch.Tensor) -> torch.Tensor:
+    """part [T, G, D] → its pages [P, G, 64, D]. A short last one is filled up with its mean, which leaves its
+    mean as it is."""
+    t, g, d = part.shape
+    if rest := t % PAGE:
+        part = torch.cat([part, part[t - rest :].mean(0, keepdim=True).expand(PAGE - rest, -1, -1)])
+    return part.view(-1, PAGE, g, d).transpose(1, 2)
+
+
+def batched(items: list[int], size: int) -> list[list[int]]:
+    """`items` cut into lists of at most `size`."""
+    return [items[n : n + size] for n in range(0, len(items), size)]
 
 
 def on_device(
