@@ -86,8 +86,8 @@ class Engine(Scoring):
         self.name, self.tokenizer = loaded.name, loaded.tokenizer
         self.shape, self.recipe = loaded.shape, recipe
         self.dca = dca
-        unbounded = dca is not None or untrained
-        self.context = usable_context(loaded.shape.context, context, pool.capacity if unbounded else None)
+        beyond = dca is not None or (untrained and context is not None)
+        self.context = usable_context(loaded.shape.context, context, pool.capacity if beyond else None)
         fix_rope(loaded.module, min(self.context, loaded.shape.context))
         self._core = Core(
             loaded, recipe, backend, pool,

@@ -2,8 +2,7 @@
 
 The order is that of trust: the reference must be sane, q8_0 must look harmless on it (validity control),
 plain against plain must be quiet (noise floor), and only then is anything measured. Memory is bounded by
-one tile of logits (`divergence.TILE_BYTES`), the hidden states of the windows run side by side, and 9 bytes a
-token of the row in hand.
+one tile of logits (`divergence.TILE_BYTES`), the hidden states of windows run side by side, and 9 bytes a token.
 """
 
 from __future__ import annotations
@@ -72,9 +71,8 @@ class KldRun:
 
     def run(self, windows: Windows, base_path: Path | None = None) -> ContextResult:
         """Measure at one context length; a base at `base_path` is used, or made there."""
-        identity = {**self.identity, "ctx": str(windows.ctx), "windows": str(len(windows.rows))}
-        recipe = self._settings()
-        identity["dca"] = f"{recipe.dca} {recipe.dca_chunk} {recipe.dca_mscale}"
+        told = {"ctx": str(windows.ctx), "windows": str(len(windows.rows))}
+        identity = {**self.identity, **told, **self._settings().dca_words}
         base = self._base(windows, base_path or self.folder / f"base-{windows.ctx}.safetensors", identity)
         reference = reference_figures(base)
         result = ContextResult(

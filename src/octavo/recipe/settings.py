@@ -101,6 +101,11 @@ class Recipe:
         scaled = self.scales and any(get_format(k).quantised for k, _ in self.pairs)
         return f"{self.k}:{self.v}" + ("+layers" if self.layers else "") + ("+scales" if scaled else "")
 
+    @property
+    def dca_words(self) -> dict[str, str]:
+        """The settings of Dual Chunk Attention as words: what plain pages under them depend on."""
+        return {name: str(getattr(self, name)) for name in ("dca", "dca_chunk", "dca_mscale")}
+
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """The settings that words can say: all but scales and model, which come from a file."""
