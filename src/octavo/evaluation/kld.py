@@ -2,7 +2,7 @@
 
 The order is that of trust: the reference must be sane, q8_0 must look harmless on it (validity control),
 plain against plain must be quiet (noise floor), and only then is anything measured. Memory is bounded by
-one tile of logits (`divergence.TILE_BYTES`), the hidden states of windows run side by side, and 9 bytes a token.
+a tile of logits (`divergence.TILE_BYTES`), hidden states of windows run side by side, and 9 bytes a token.
 """
 
 from __future__ import annotations
