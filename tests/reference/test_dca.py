@@ -69,7 +69,7 @@ class World:
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
 
     def page(self, name: Any, index: int, used: int, packed: bool) -> tuple[int, torch.Tensor, torch.Tensor]:
-        """Address, and keys and values [used, G, D] as they are read: keys turned to their place in a chunk."""
+        """Address, and keys and values [used, G, D] as they are read: keys turned to their place there."""
         if name in self.pages:
             return self.pages[name]
         k, v = self.random(used, self.g, self.d), self.random(used, self.g, self.d)
