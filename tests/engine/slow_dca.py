@@ -1,7 +1,7 @@
 """Dual Chunk Attention in Transformers, slowly: a model whose attention sees queries and keys before RoPE.
 
 Its code's own `apply_rotary_pos_emb` is kept from turning anything; the attention function here then turns
-keys to j mod c and queries three times, each at once from nothing, and picks among three whole score matrices.
+keys to j mod c and queries three times, each from nothing, and picks among three whole score matrices.
 """
 
 from __future__ import annotations
@@ -111,8 +111,10 @@ AttentionInterface.register(NAME, attention)
 
 
 @torch.inference_mode()
-def slow_logits(family: str, tokens: Sequence[int], chunk: int, mscale: float = 1.0, *, exact: bool) -> Tensor:
-    """Logits [n, V] of a tiny model under Dual Chunk Attention; `exact` has angles and attention in float64."""
+def slow_logits(
+    family: str, tokens: Sequence[int], chunk: int, mscale: float = 1.0, *, exact: bool
+) -> Tensor:
+    """Logits [n, V] of a tiny model; `exact` has angles and attention in float64."""
     module: Any = tiny(family)
     module.set_attn_implementation(NAME)
     slow = Slow(module, chunk, mscale, exact)

@@ -1,4 +1,4 @@
-"""Dual Chunk Attention in the engine: Transformers' logits within two chunks, those of a slow model beyond."""
+"""Dual Chunk Attention: Transformers' logits within two chunks, those of a slow model beyond."""
 
 from __future__ import annotations
 
@@ -122,14 +122,14 @@ def test_prompts_that_end_at_an_edge(family: str, length: int) -> None:
 
 @pytest.mark.parametrize("family", BEYOND)
 def test_short_and_long_prompts_together(family: str) -> None:
-    """Eight at once, some in their first chunk, some far beyond; each decodes over an edge or ends near one."""
+    """Eight at once, some in their first chunk, some far beyond; some decode over an edge."""
     prompts = [random_tokens(n, n) for n in (20, 125, 380, 64, 190, 500, 250, 1)]
     check_answers(family, dual(family, 64, chunk=100), prompts, 64, 8)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss"])
 def test_forks_of_a_document_over_an_edge(family: str) -> None:
-    """The document ends in a chunk's middle; its forks go on over edges, and read its pages in other bands."""
+    """The document ends in a chunk's middle; its forks go over edges, and read its pages in other bands."""
     engine, text = dual(family, 128), random_tokens(330, 3)
     questions = [random_tokens(n, n) for n in (1, 54, 60, 200, 400)]
     with engine.document(text) as held, recorded(engine) as rows:
