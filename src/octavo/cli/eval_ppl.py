@@ -78,6 +78,7 @@ def command(
         lengths = [n for n in (trained * s for s in (1, 2, 4, 8)) if n <= longest] or [min(trained, longest)]
     else:
         lengths = list(NUMBERS.convert(ctx, None, click.get_current_context()))
+    windows = [cut(text, length, tokens=max(tokens or 0, length)) for length in lengths]
     folder, status = out_folder(options, "ppl", model), Status()
     run = PplRun(
         engine=lambda recipe, tokens: bench.engine(recipe, tokens=tokens, chunk=chunk),
@@ -91,8 +92,8 @@ def command(
     within = min(trained, longest)
     validity, control = run.control(cut(text, within, tokens=within))
     if validity.valid:
-        for length in lengths:
-            run.run(cut(text, length, tokens=max(tokens or 0, length)))
+        for each in windows:
+            run.run(each)
     status.clear()
     told = {"model": bench.loaded.identity, "text": text.sha256, "text_name": path.name, "trained": trained}
     setup = bench.setup(**told, chunk=chunk, recipe=recipes[0].as_dict())

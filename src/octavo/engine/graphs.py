@@ -21,9 +21,10 @@ from octavo.engine.runner import Runner
 from octavo.engine.scheduler import Grant
 from octavo.formats.base import PAGE
 from octavo.kernels.decode import DevicePlan
-from octavo.kernels.plan import TILE
+from octavo.kernels.plan import TILE, Plan
 from octavo.model.shape import LayerGroup, ModelShape
 from octavo.pages.bands import BANDS, band_of
+from octavo.pages.segment import Segment
 
 __all__ = ["DecodeGraphs"]
 
@@ -40,8 +41,7 @@ class DecodeGraphs:
         self.capture_s = 0.0
 
     def run(self, grants: list[Grant]) -> torch.Tensor | None:
-        """Logits [B, V] of a step in which every grant decodes one token; None if the batch is larger than
-        any graph."""
+        """Logits [B, V] of a step in which every grant decodes one token; None if no graph has the room."""
         if len(grants) > SIZES[-1]:
             return None
         size = SIZES[bisect_left(SIZES, len(grants))]
@@ -78,7 +78,7 @@ class DecodeGraph:
             reach=None if self.dual is None else self.fixed[2],
             bands=len(BANDS),
         )
-        self._fill([])
+        self._fill([], self.batch.segments, self._plan(self.batch.segments))
         self.graph = torch.cuda.CUDAGraph()
         self._capture(pool)
 
@@ -92,30 +92,37 @@ class DecodeGraph:
         with torch.cuda.graph(self.graph, pool=pool):
             self.logits = self.owner.runner.logits(self.batch, compiled=True)
 
-    def run(self, grants: list[Grant]) -> torch.Tensor:
-        self._fill(grants)
+    def run(self, grants: list[Grant]) -> torch.Tensor | None:
+        segments = segments_of(self.owner.memory.ledger, grants)
+        plans = self._plan(segments)
+        if not all(room.fits(plan) for room, plan in zip(self.plans, plans, strict=True)):
+            return None
+        self._fill(grants, segments, plans)
         self.graph.replay()
         return self.logits[: len(grants)]
 
-    def _fill(self, grants: list[Grant]) -> None:
+    def _plan(self, segments: list[list[Segment]]) -> list[Plan]:
+        """Who reads what, by group."""
+        found = []
+        for own, group, chunk in zip(segments, self.owner.shape.groups, self.chunks, strict=True):
+            found.append(decode_plan(own, group, self.size, chunk, len(BANDS) if chunk else 1))
+        return found
+
+    def _fill(self, grants: list[Grant], segments: list[list[Segment]], plans: list[Plan]) -> None:
         """Bring this step's numbers to where the graph reads them; padding rows write to the spare page."""
-        ledger, host = self.owner.memory.ledger, self.host
-        count = len(grants)
+        host, count = self.host, len(grants)
         host.zero_()
         host[0, :count] = torch.tensor([g.sequence.tokens[g.sequence.computed] for g in grants])
         computed = np.array([g.sequence.computed for g in grants], np.int64)
         host[1, :count] = torch.from_numpy(computed) + torch.tensor([g.sequence.offset for g in grants])
         if self.dual is not None:
             host[2, :count] = torch.from_numpy(band_of(computed, self.dual.chunk))
-        segments = segments_of(ledger, grants)
-        for n, (group, pool) in enumerate(zip(self.owner.shape.groups, self.owner.memory.pools, strict=True)):
+        for n, pool in enumerate(self.owner.memory.pools):
             host[3 + 2 * n] = pool.spare
             slots = [int(~s.pages[s.computed // PAGE - s.first]) for s in segments[n]]
             host[3 + 2 * n, :count] = torch.tensor(slots)
             host[4 + 2 * n, :count] = torch.from_numpy(computed % PAGE)
-            chunk = self.chunks[n]
-            bands = len(BANDS) if chunk else 1
-            self.plans[n].load(decode_plan(segments[n], group, self.size, chunk, bands))
+            self.plans[n].load(plans[n])
         self.fixed.copy_(self.host, non_blocking=True)
 
 

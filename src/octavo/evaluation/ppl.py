@@ -102,8 +102,11 @@ class PplRun:
         return rows
 
     def control(self, windows: Windows) -> tuple[Validity, list[PplRow]]:
-        """Plain pages within the trained length, Dual Chunk Attention off and on: sane, and agreed."""
-        plain = self.recipes[0].with_(k="plain", v="plain")
+        """Plain pages within the trained length, Dual Chunk Attention off and on: sane, and agreed.
+
+        Without a temperature, which changes short texts too.
+        """
+        plain = self.recipes[0].with_(k="plain", v="plain", dca_mscale=1.0)
         off, on = (self._row(plain.with_(dca=mode), windows) for mode in ("off", "on"))
         sane = check_reference(off.entropy, self.vocab, off.ppl)
         return (sane if not sane.valid else check_agreement(off, on)), [off, on]

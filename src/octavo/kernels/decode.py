@@ -82,6 +82,10 @@ class DevicePlan:
         made.load(plan)
         return made
 
+    def fits(self, plan: Plan) -> bool:
+        """Whether there is room for `plan`."""
+        return all(array.size <= size for size, array in zip(self.sizes, plan.arrays, strict=True))
+
     def load(self, plan: Plan) -> None:
         """Copy `plan` over, in one transfer on the current stream."""
         used = 4

@@ -33,13 +33,19 @@ def resolve_dca(recipe: Recipe, trained: int, context: int | None) -> DcaSetting
     """What the recipe means for a model `trained` on so many tokens and the `context` asked for, if it was.
 
     "auto" is on exactly where the context exceeds the trained length: for the whole engine, because pages of
-    requests with and without could not be shared. Raises InvalidRequest for a chunk that does not fit.
+    requests with and without could not be shared. Raises InvalidRequest where no chunk fits, or the one
+    asked for does not.
     """
     longer = context is not None and context > trained
     if recipe.dca == "off" or (recipe.dca == "auto" and not longer):
         return None
+    if trained < 2 * PAGE:
+        raise InvalidRequest(
+            f"the model was trained for {trained} tokens; Dual Chunk Attention needs at least {2 * PAGE}, "
+            f"two chunks of a page: keep the context within {trained} and dca off"
+        )
     chunk = recipe.dca_chunk or trained // 2 // PAGE * PAGE
-    if chunk < PAGE or 2 * chunk > trained:
+    if 2 * chunk > trained:
         raise InvalidRequest(
             f"dca_chunk is {chunk}; twice that must not exceed the model's trained length of {trained}, "
             f"so take a multiple of {PAGE} up to {trained // 2 // PAGE * PAGE}"

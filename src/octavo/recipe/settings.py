@@ -65,7 +65,7 @@ class Recipe:
         gains = ("norm", "mmse", "unbiased")
         for name, known in (("k_gain", gains), ("v_gain", gains), ("dca", ("auto", "on", "off"))):
             if getattr(self, name) not in known:
-                raise unknown(name, getattr(self, name), known)
+                raise unknown(name, str(getattr(self, name)), known)
         if self.dca_chunk < 0 or self.dca_chunk % PAGE:
             raise InvalidRequest(
                 f"dca_chunk is {self.dca_chunk}; it must be a multiple of {PAGE} tokens, so that a page lies "
