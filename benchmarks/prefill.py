@@ -78,7 +78,7 @@ def check(pair: str) -> float:
     slots = torch.from_numpy(~s.pages[positions // PAGE]).cuda()
     pool.append(0, slots, torch.from_numpy(positions % PAGE).cuda(), k, v)
     out = prefill.attend_chunk(
-        q, k, v, pool.layer(0), prefill.plan_past(s, None, pool.device), D**-0.5, None, None
+        q[None], k, v, pool.layer(0), prefill.plan_past(s, None, pool.device), D**-0.5, None, None
     )
     right = attend(q, pool.layer(0), make_plan([s], None, pool.device), D**-0.5)
     return float((out.float() - right).norm() / right.norm())
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    ours = time_ms(lambda: prefill.attend_chunk(q, k, v, pool.layer(0), found, D**-0.5, None, None))
+    ours = time_ms(lambda: prefill.attend_chunk(q[None], k, v, pool.layer(0), found, D**-0.5, None, None))
     extra = torch.cuda.max_memory_allocated() - before
     unpack = time_ms(
         lambda: [
