@@ -74,6 +74,7 @@ def test_a_table_for_people(ppl: Octavo) -> None:
 
 def test_a_control_that_disagrees_leaves_with_1(ppl: Octavo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.evaluation.ppl.MOST_GAP", -1.0)
+    monkeypatch.setattr("octavo.evaluation.ppl.PplRun.run", lambda *_: pytest.fail("no row means anything"))
     ran = ppl("--ctx", "300", "--json")
     assert ran.status == 1 and ran.json["valid"] is False and "rows" not in ran.json
     assert "within the trained length, perplexity is" in ran.json["invalid"][0]
