@@ -54,25 +54,14 @@ def test_a_ladder_of_both(ppl: Octavo) -> None:
 
 
 def test_lengths_modes_formats_and_chunks_as_asked(ppl: Octavo) -> None:
-    asked = (
-        "--ctx",
-        "300,600",
-        "--dca",
-        "on",
-        "--dca-chunk",
-        "64",
-        "--dca-mscale",
-        "1.1",
-        "--tokens",
-        "1300",
-    )
-    found = ppl(*asked, "--formats", "plain,q4_0", "--chunk", "100", "--json").json
+    asked = ("--ctx", "300,600", "--dca", "on", "--dca-mscale", "1.1", "--tokens", "1300", "--chunk", "100")
+    found = ppl(*asked, "--dca-chunk", "128", "--formats", "plain,q4_0", "--json").json
     assert [(row["ctx"], row["k"], row["dca"]) for row in found["rows"]] == [
         (300, "plain", "on"), (300, "q4_0", "on"), (600, "plain", "on"), (600, "q4_0", "on"),
     ]  # fmt: skip
     windows = {300: 4, 600: 2}  # as many as 1,300 tokens hold
     for row in found["rows"]:
-        assert row["bands"]["inter"] == windows[row["ctx"]] * (row["ctx"] - 128)
+        assert row["bands"]["inter"] == windows[row["ctx"]] * (row["ctx"] - 256)
     assert len({round(row["ppl"], 4) for row in found["rows"]}) == 4
 
 
@@ -85,11 +74,18 @@ def test_a_table_for_people(ppl: Octavo) -> None:
 
 def test_a_control_that_disagrees_leaves_with_1(ppl: Octavo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.evaluation.ppl.MOST_GAP", -1.0)
+    monkeypatch.setattr("octavo.evaluation.ppl.PplRun.run", lambda *_: pytest.fail("no row means anything"))
     ran = ppl("--ctx", "300", "--json")
     assert ran.status == 1 and ran.json["valid"] is False and "rows" not in ran.json
     assert "within the trained length, perplexity is" in ran.json["invalid"][0]
     ran = ppl("--ctx", "300")
     assert ran.status == 1 and "INVALID: at 256 tokens" in ran.out and "By position" not in ran.out
+
+
+def test_chunks_shorter_than_need_be_are_told_by_the_control(ppl: Octavo) -> None:
+    """A random model does not bear it that far tokens look nearer than they are."""
+    ran = ppl("--ctx", "300", "--dca-chunk", "64", "--json")
+    assert ran.status == 1 and "the engine or chunk length is at fault" in ran.json["invalid"][0]
 
 
 def test_a_temperature_is_no_fault_of_the_engine(ppl: Octavo) -> None:

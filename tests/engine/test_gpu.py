@@ -36,7 +36,8 @@ def make(family: str, pair: str, *, reference: bool = False, **settings: Any) ->
             patch.setattr(
                 "octavo.engine.engine.choose_backend", lambda device, *_, **__: TorchBackend(device, "test")
             )
-        engine = Engine(on_gpu(family), Recipe.from_pair(pair), memory="256MB", max_sequences=8, **settings)
+        settings = {"max_sequences": 8, **settings}
+        engine = Engine(on_gpu(family), Recipe.from_pair(pair), memory="256MB", **settings)
     assert (engine.stats().backend["name"] == "torch") == reference
     return engine
 
@@ -95,3 +96,13 @@ def test_greedy_text_agrees_up_to_near_ties(pair: str) -> None:
             if x.token != y.token:
                 assert x.top[0][2] - x.top[1][2] < 0.15
                 break
+
+
+def test_a_step_that_no_graph_has_room_for() -> None:
+    """32 prompts that are prefixes of one another meet in 32 places; they decode without a graph."""
+    engine = make("llama", "q8_0:q4_0", max_sequences=32)
+    text = torch.randint(0, 256, (33 * 64,), generator=torch.Generator().manual_seed(2)).tolist()
+    rules = Sampling(max_tokens=4, ignore_eos=True)
+    engine.generate([text], rules)
+    answers = engine.generate([text[: 64 * n + 3] for n in range(1, 33)], rules)
+    assert [len(a.tokens) for a in answers] == [4] * 32
