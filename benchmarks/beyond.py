@@ -2,8 +2,8 @@
 
     python -m benchmarks.beyond [--small] [--compile] [--out FILE]
 
-Random weights and cache contents: speed does not depend on them. Both ways run in one process, in turns, over the
-same pages' bytes. The last line is JSON.
+Random weights and cache contents: speed does not depend on them. Both ways run in one process, in turns, over
+the same bytes. The last line is JSON.
 """
 
 from __future__ import annotations
