@@ -37,9 +37,9 @@ class DecodeGraphs:
         self._pool = torch.cuda.graph_pool_handle()
         self.capture_s = 0.0
 
-    def run(self, grants: list[Grant]) -> torch.Tensor | None:
+    def run(self, grants: list[Grant], ids: torch.Tensor | None = None) -> torch.Tensor | None:
         """Logits [B, V] of a step in which every grant decodes one token; None if the batch is larger than
-        any graph."""
+        any graph. `ids` [B] are the tokens where only the device knows them. Launches only."""
         if len(grants) > SIZES[-1]:
             return None
         size = SIZES[bisect_left(SIZES, len(grants))]
@@ -47,7 +47,7 @@ class DecodeGraphs:
             began = time.perf_counter()
             self._graphs[size] = DecodeGraph(self, size, self._pool)
             self.capture_s += time.perf_counter() - began
-        return self._graphs[size].run(grants)
+        return self._graphs[size].run(grants, ids)
 
 
 class DecodeGraph:
@@ -70,7 +70,8 @@ class DecodeGraph:
             ],
             segments=[[] for _ in groups],
         )
-        self._fill([])
+        self.sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._fill([], None)
         self.graph = torch.cuda.CUDAGraph()
         self._capture(pool)
 
@@ -84,17 +85,19 @@ class DecodeGraph:
         with torch.cuda.graph(self.graph, pool=pool):
             self.logits = self.owner.runner.logits(self.batch, compiled=True)
 
-    def run(self, grants: list[Grant]) -> torch.Tensor:
-        self._fill(grants)
+    def run(self, grants: list[Grant], ids: torch.Tensor | None) -> torch.Tensor:
+        self._fill(grants, ids)
         self.graph.replay()
         return self.logits[: len(grants)]
 
-    def _fill(self, grants: list[Grant]) -> None:
+    def _fill(self, grants: list[Grant], ids: torch.Tensor | None) -> None:
         """Bring this step's numbers to where the graph reads them; padding rows write to the spare page."""
         ledger, host = self.owner.memory.ledger, self.host
         count = len(grants)
+        self.sent.synchronize()  # the step before may still be on its way from the same memory
         host.zero_()
-        host[0, :count] = torch.tensor([g.sequence.tokens[g.sequence.computed] for g in grants])
+        if ids is None:
+            host[0, :count] = torch.tensor([g.sequence.tokens[g.sequence.computed] for g in grants])
         host[1, :count] = torch.tensor([g.sequence.computed for g in grants])
         segments = segments_of(ledger, grants)
         for n, (group, pool) in enumerate(zip(self.owner.shape.groups, self.owner.memory.pools, strict=True)):
@@ -104,6 +107,9 @@ class DecodeGraph:
             host[3 + 2 * n, :count] = host[1, :count] % PAGE
             self.plans[n].load(decode_plan(segments[n], group, self.size))
         self.fixed.copy_(self.host, non_blocking=True)
+        self.sent.record()
+        if ids is not None:
+            self.fixed[0, :count] = ids
 
 
 def tile(group: LayerGroup, size: int) -> int:
