@@ -84,6 +84,23 @@ def test_graphs_agree_with_eager_steps(family: str, pair: str) -> None:
         engine.step()
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3"])
+def test_compiled_steps_agree_with_eager_ones(family: str) -> None:
+    """Alone, where products of one row have a kernel of their own, and together."""
+    engine = make(family, "q8_0:q4_0", compile=True)
+    core = engine._core
+    for count in (1, 2, 3):
+        engine.submit("A harbour at dawn. " * (3 + count), Sampling(max_tokens=100, ignore_eos=True))
+        for _ in range(4):
+            engine.step()
+        core.ahead.take([])
+        grants = [Grant(s, 1) for s in core.scheduler.running]
+        assert len(grants) == count
+        eager = core.runner.logits(make_batch(core.memory.ledger, grants, core.backend, engine.shape.groups))
+        assert float((eager - core._run(grants)).norm() / eager.norm()) < 2e-2
+
+
 @pytest.mark.parametrize("pair", PAIRS)
 def test_greedy_text_agrees_up_to_near_ties(pair: str) -> None:
     rules = Sampling(max_tokens=60, ignore_eos=True, logprobs=2)

@@ -34,7 +34,7 @@ class Ahead:
 
     def __init__(self, scheduler: Scheduler, decoder: Decoder | None):
         self.scheduler, self.decoder = scheduler, decoder
-        self._rows: dict[Sequence, int] = {}
+        self._rows: dict[tuple[Sequence, int], int] = {}  # by what was stored of the sequence
         self._logits: torch.Tensor | None = None
         self._preempted = 0
 
@@ -55,7 +55,7 @@ class Ahead:
         if len(on) < len(sampled):
             tokens = tokens[places(on, tokens.device)]
         self._logits = self.decoder.run([Grant(s, 1) for s in going], tokens)
-        self._rows = {sequence: row for row, sequence in enumerate(going)}
+        self._rows = {(s, s.computed): row for row, s in enumerate(going)}
         self._preempted = self.scheduler.preempted
 
     def take(self, grants: list[Grant]) -> torch.Tensor | None:
@@ -63,9 +63,10 @@ class Ahead:
         logits, rows, self._logits, self._rows = self._logits, self._rows, None, {}
         if logits is None or self._preempted != self.scheduler.preempted:
             return None
-        at = [rows[g.sequence] for g in grants if g.sequence in rows]
-        if not at or len(at) < len(grants):
+        wanted = [(g.sequence, g.sequence.computed) for g in grants]
+        if not wanted or any(key not in rows for key in wanted):
             return None
+        at = [rows[key] for key in wanted]
         return logits[: len(at)] if at == list(range(len(at))) else logits[places(at, logits.device)]
 
     def _certain(self, sampled: list[Sequence], going: int) -> bool:
