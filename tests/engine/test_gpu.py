@@ -84,6 +84,17 @@ def test_graphs_agree_with_eager_steps(family: str, pair: str) -> None:
         engine.step()
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_steps_run_ahead_say_the_same(family: str, temperature: float) -> None:
+    """Across several pages, so that some are sealed on the way."""
+    prompts = ["A harbour at dawn. " * n for n in (9, 7, 3)]
+    rules = [Sampling(max_tokens=200, ignore_eos=True, temperature=temperature, seed=n) for n in range(3)]
+    ahead, behind = (make(family, "q8_0:q4_0") for _ in range(2))
+    behind._core.ahead.decoder = None
+    assert ahead.generate(prompts, rules) == behind.generate(prompts, rules)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3"])
 def test_compiled_steps_agree_with_eager_ones(family: str) -> None:

@@ -31,6 +31,13 @@ def test_products_are_exact_up_to_rounding(depth: int, rows: tuple[int, ...]) ->
         assert float((out - right).norm() / right.norm()) < 3e-3
 
 
+def test_a_row_may_begin_anywhere() -> None:
+    x = torch.randn(1, 4099, device="cuda").bfloat16()[:, 3:]
+    weight = torch.randn(64, 4096, device="cuda").bfloat16()
+    right = x.double() @ weight.double().T
+    assert float((row_products(x, [weight]).double() - right).norm() / right.norm()) < 3e-3
+
+
 def test_a_perturbed_weight_is_noticed() -> None:
     x = torch.randn(1, 4096, device="cuda").bfloat16()
     weight = torch.randn(512, 4096, device="cuda").bfloat16()

@@ -40,6 +40,10 @@ def row_products(
 
     bfloat16, contiguous, K a multiple of 8. Launches only.
     """
+    x = x.contiguous()
+    if x.data_ptr() % 16:  # part of another result
+        x = x.clone()
+    assert not any(w.data_ptr() % 16 for w in weights), "weights must begin at a multiple of 16 bytes"
     ends = list(itertools.accumulate(len(w) for w in weights))
     ends += [ends[-1]] * (MOST - len(ends))
     out = torch.empty(1, ends[-1], dtype=x.dtype, device=x.device)
@@ -47,7 +51,7 @@ def row_products(
     depth = x.shape[1] // 8
     _kernel(threads, unroll, ctas, shared_bytes(depth, unroll))(
         (multiprocessors() * ctas, 1, 1),
-        x.contiguous(), (ctypes.c_int64 * MOST)(*at), (ctypes.c_int * MOST)(*ends), out, depth,
+        x, (ctypes.c_int64 * MOST)(*at), (ctypes.c_int * MOST)(*ends), out, depth,
     )  # fmt: skip
     return out
 
