@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from transformers import DynamicCache
 
 from octavo import Engine, Recipe, Sampling
+from octavo.engine.ahead import Ahead
+from octavo.engine.batch import make_batch
 from octavo.engine.core import Core
 from octavo.engine.scheduler import Grant
 from octavo.pages.ledger import Holding
@@ -20,6 +23,7 @@ from tests.tiny import tiny, tiny_loaded
 
 __all__ = [
     "PLAIN",
+    "Eager",
     "audit_engine",
     "chunked_logits",
     "greedy",
@@ -53,6 +57,23 @@ def greedy(max_tokens: int, **rules: Any) -> Sampling:
 def random_tokens(n: int, seed: int = 0) -> list[int]:
     """n byte tokens."""
     return torch.randint(0, 256, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+class Eager:
+    """Decodes without graphs, but as far ahead of the host as they do."""
+
+    def __init__(self, engine: Engine):
+        self.core = engine._core
+        self.core.ahead = Ahead(self.core.scheduler, self)
+        self.steps = 0
+
+    def run(self, grants: list[Grant], ids: torch.Tensor | None = None) -> torch.Tensor | None:
+        core = self.core
+        batch = make_batch(core.memory.ledger, grants, core.backend, core.loaded.shape.groups)
+        if ids is not None:
+            self.steps += 1
+            batch = replace(batch, ids=ids[None], wanted=torch.arange(len(grants)))
+        return core.runner.logits(batch)
 
 
 # what Transformers says

@@ -80,9 +80,39 @@ def test_graphs_agree_with_eager_steps(family: str, pair: str) -> None:
         for grant in grants:
             core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
         eager = core.runner.logits(make_batch(core.memory.ledger, grants, core.backend, engine.shape.groups))
-        graph = core._run(grants, only_decode=True)
+        graph = core._run(grants)
         assert float((eager - graph).norm() / eager.norm()) < 1e-2
         engine.step()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_steps_run_ahead_say_the_same(family: str, temperature: float) -> None:
+    """Across several pages, so that some are sealed on the way."""
+    prompts = ["A harbour at dawn. " * n for n in (9, 7, 3)]
+    rules = [Sampling(max_tokens=200, ignore_eos=True, temperature=temperature, seed=n) for n in range(3)]
+    ahead, behind = (make(family, "q8_0:q4_0") for _ in range(2))
+    behind._core.ahead.decoder = None
+    assert ahead.generate(prompts, rules) == behind.generate(prompts, rules)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_compiled_steps_agree_with_eager_ones(family: str) -> None:
+    """Alone, where products of one row have a kernel of their own, and together."""
+    engine = make(family, "q8_0:q4_0", compile=True)
+    core = engine._core
+    for count in (1, 2, 3):
+        engine.submit("A harbour at dawn. " * (3 + count), Sampling(max_tokens=100, ignore_eos=True))
+        for _ in range(4):
+            engine.step()
+        core.ahead.take([])
+        grants = [Grant(s, 1) for s in core.scheduler.running]
+        assert len(grants) == count
+        for grant in grants:
+            core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
+        eager = core.runner.logits(make_batch(core.memory.ledger, grants, core.backend, engine.shape.groups))
+        assert float((eager - core._run(grants)).norm() / eager.norm()) < 2e-2
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -29,6 +29,7 @@ from octavo.pages.ledger import GONE
 from octavo.pages.sizing import ceil_pages
 from tests.engine.helpers import (
     PLAIN,
+    Eager,
     audit_engine,
     greedy,
     live,
@@ -58,6 +59,7 @@ class Histories(RuleBasedStateMachine):
     """One engine with a pool of a few pages; what it answers is checked when the history ends."""
 
     kind = "llama"
+    ahead = False
     seen: ClassVar[Counter[str]] = Counter()
 
     requests = Bundle("requests")
@@ -70,6 +72,7 @@ class Histories(RuleBasedStateMachine):
         self.engine = Engine(
             loaded(self.family), recipe, memory=memory, chunk=96, max_sequences=4, max_waiting=64
         )
+        self.decoder = Eager(self.engine) if self.ahead else None
         self.prompts: dict[int, tuple[list[int], int]] = {}
         self.answers: dict[int, list[Delta]] = {}
 
@@ -145,6 +148,7 @@ class Histories(RuleBasedStateMachine):
         self.finish()
         self.seen["preempted"] += self.engine.stats().requests["preempted"]
         packed = [group["packed"] for group in self.engine.stats().pages.values()]
+        self.seen["ahead"] += self.decoder.steps if self.decoder else 0
         self.seen["packed"] += any(count["live"] + count["cached"] for count in packed)
         for id, (prompt, wanted) in self.prompts.items():
             self._check_answer(prompt, wanted, self.answers[id])
@@ -217,16 +221,17 @@ def text(stream: int, shared: int, own: int) -> list[int]:
     return stream_of(stream)[:shared] + random_tokens(own, 100 + own)
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=("", "ahead"))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("examples", "steps"),
     [pytest.param(6, 25), pytest.param(30, 50, marks=pytest.mark.slow)],
     ids=("few", "many"),
 )
-def test_histories(kind: str, examples: int, steps: int) -> None:
+def test_histories(kind: str, examples: int, steps: int, ahead: bool) -> None:
     seen: Counter[str] = Counter()
     run_state_machine_as_test(
-        type("Histories", (Histories,), {"kind": kind, "seen": seen}),
+        type("Histories", (Histories,), {"kind": kind, "ahead": ahead, "seen": seen}),
         settings=settings(settings.get_profile("same"), max_examples=examples, stateful_step_count=steps),
     )
     assert seen["length"]
@@ -240,14 +245,15 @@ EXPECTED = {
 }
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=("", "ahead"))
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_history_of_everything(kind: str) -> None:
+def test_a_history_of_everything(kind: str, ahead: bool) -> None:
     """One history that is sure to meet what the others may meet, or they prove nothing."""
     seen: Counter[str] = Counter()
-    history = type("Histories", (Histories,), {"kind": kind, "seen": seen})()
+    history = type("Histories", (Histories,), {"kind": kind, "ahead": ahead, "seen": seen})()
     play(history)
     history.teardown()
-    assert {name for name, n in seen.items() if n} >= EXPECTED[kind], seen
+    assert {name for name, n in seen.items() if n} >= EXPECTED[kind] | ({"ahead"} if ahead else set()), seen
 
 
 def play(history: Histories) -> None:

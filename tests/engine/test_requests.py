@@ -11,7 +11,7 @@ import torch
 
 from octavo import Completion, Engine, OctavoError, Recipe, Sampling
 from octavo.engine.requests import Delta
-from octavo.engine.sampler import Choice
+from octavo.engine.sampler import Picked
 from octavo.engine.sequence import Sequence
 from octavo.errors import (
     DocumentInUse,
@@ -287,10 +287,10 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     def say(text: str | bytes | list[int]) -> None:
         tokens = list(text.encode() if isinstance(text, str) else text)
 
-        def scripted(logits: torch.Tensor, sequences: list[Sequence]) -> list[Choice]:
-            return [Choice(tokens[s.generated]) for s in sequences]
+        def scripted(logits: torch.Tensor, sequences: list[Sequence]) -> Picked:
+            return Picked(torch.tensor([tokens[s.generated] for s in sequences]), {})
 
-        monkeypatch.setattr("octavo.engine.core.choose", scripted)
+        monkeypatch.setattr("octavo.engine.core.pick", scripted)
 
     return say
 

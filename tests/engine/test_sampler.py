@@ -93,7 +93,7 @@ def test_draws_follow_the_distribution(rules: Sampling) -> None:
     """Pearson's statistic over 4,000 draws stays below what chance exceeds once in a million."""
     row, n = logits(5), 4000
     p = expected(row.double().numpy(), rules)
-    counts = np.bincount([draw(row, rules, index) for index in range(n)], minlength=V)
+    counts = np.bincount([int(draw(row, rules, index)) for index in range(n)], minlength=V)
     assert not counts[p == 0].any(), "a filtered token was drawn"
     likely = p * n >= 5
     observed = np.append(counts[likely], counts[~likely].sum())

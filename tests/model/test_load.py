@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from octavo.errors import InvalidFile, UnknownName, UnsupportedModel
+from octavo.model.digest import weights_digest
 from octavo.model.load import LoadedModel, fingerprint, inspect_model, load_model
 from tests.tiny import byte_tokenizer, tiny, tiny_config
 
@@ -141,3 +144,18 @@ def test_the_text_part_of_gemma3_is_served(tmp_path: Path) -> None:
     with torch.no_grad():
         out = model.module(input_ids=torch.arange(5)[None], use_cache=False).logits
     assert out.shape == (1, 5, model.shape.vocab)
+
+
+def test_a_weight_of_several_tensors_is_told_by_each() -> None:
+    """As torchao keeps quantised weights: codes here, scales there."""
+
+    def told(codes: float, scales: float) -> tuple[str, str]:
+        module = nn.Linear(8, 4, bias=False)
+        parts = (torch.full((4, 8), codes), torch.full((4, 8), scales))
+        module.weight = nn.Parameter(TwoTensor(*parts), requires_grad=False)
+        return fingerprint(module), weights_digest(module)
+
+    same, other_codes, other_scales = told(1, 2), told(3, 2), told(1, 3)
+    assert same == told(1, 2)
+    for n in range(2):
+        assert len({same[n], other_codes[n], other_scales[n]}) == 3

@@ -19,6 +19,7 @@ from octavo.model.modulo import modulo, true_positions
 from octavo.model.pairs import Turning, find_rope
 from octavo.model.shape import ModelShape
 from octavo.pages.bands import BANDS, Turns
+from octavo.pages.segment import Ints
 
 __all__ = ["DualChunk", "StepTurns"]
 
@@ -101,10 +102,10 @@ class DualChunk:
         partner = None if cos is None else self.partners[kind]
         return Turns(step.bands, cos, sin, partner, step.reach, self.counts[layer])
 
-    def note(self, computed: int, n: int) -> None:
-        """Rows at positions [computed, computed + n) ran."""
+    def note(self, reach: Ints) -> None:
+        """Rows that read up to the bands `reach` [T] are about to run."""
         for band in range(len(BANDS)):
-            self.ran[band] += max(0, computed + n - max(computed, band * self.chunk))
+            self.ran[band] += int((reach >= band).sum())
 
     def verify(self) -> dict[str, int]:
         """Rows that read each band, the same in every layer that takes part.

@@ -68,6 +68,7 @@ def make_batch(
     reach, bands = None, 1
     if dual is not None:
         own = band_of(np.array(places), dual.chunk)
+        dual.note(own)
         reach, bands = tensor(own), 1 + int(own.max())
     return Batch(tensor([ids]), tensor([positions]), tensor(list(rows)), plans, segments, reach, bands)
 

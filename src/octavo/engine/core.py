@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from itertools import count
-from typing import TYPE_CHECKING
 
 import torch
 
 from octavo.attention.backend import Backend
 from octavo.attention.dca import DualChunk
 from octavo.attention.hook import Attention
+from octavo.engine.ahead import Ahead, Decoder
 from octavo.engine.batch import make_batch
 from octavo.engine.documents import Document
 from octavo.engine.memory import Memory
 from octavo.engine.request import Request
 from octavo.engine.requests import Delta
 from octavo.engine.runner import Runner
-from octavo.engine.sampler import choose
+from octavo.engine.sampler import pick
 from octavo.engine.scheduler import Grant, Scheduler
 from octavo.engine.sequence import Sequence
 from octavo.engine.shift import droppable, pinned
@@ -28,9 +28,6 @@ from octavo.model.load import LoadedModel
 from octavo.pages.ledger import Move
 from octavo.recipe import Recipe
 from octavo.recipe.dca import DcaSettings
-
-if TYPE_CHECKING:
-    from octavo.engine.graphs import DecodeGraphs
 
 __all__ = ["Core"]
 
@@ -66,6 +63,7 @@ class Core:
             memory.ledger, chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting
         )
         self.graphs = make_graphs(self.runner, memory, loaded, backend, context)
+        self.ahead = Ahead(self.scheduler, self.graphs)
         self.requests: dict[int, Request] = {}
         self.documents: dict[str, Document] = {}
         self.clock = Clock()
@@ -87,19 +85,26 @@ class Core:
         decode = sum(g.sequence.decoding for g in step.grants)
         prefill = sum(g.n for g in step.grants if not g.sequence.decoding)
         self.memory.copy(step.copies)
-        logits = self._run(step.grants, only_decode=not prefill)
+        logits = self._run(step.grants)
         self._settle(step.grants, logits)
         self.clock.record(prefill, decode, len(logits), time.perf_counter() - began)
         return self._hand_over()
 
-    def _run(self, grants: list[Grant], *, only_decode: bool) -> torch.Tensor:
-        """Logits of the sequences that take a token this step; decode replays a graph if there can be one."""
-        logits = self.graphs.run(grants) if self.graphs and only_decode else None
-        if logits is None:
-            logits = self.runner.logits(
-                make_batch(self.memory.ledger, grants, self.backend, self.loaded.shape.groups, dual=self.dual)
-            )
-        return logits
+    def _run(self, grants: list[Grant]) -> torch.Tensor:
+        """Logits of the sequences that take a token this step. Those that decode may have run ahead; a step
+        that only decodes replays a graph if there can be one."""
+        decodes = [g for g in grants if g.sequence.decoding]
+        ready = self.ahead.take(decodes)
+        if ready is None and self.graphs and len(decodes) == len(grants):
+            ready = self.graphs.run(grants)
+        rest = grants if ready is None else grants[len(ready) :]
+        if ready is not None and not rest:
+            return ready
+        groups = self.loaded.shape.groups
+        logits = self.runner.logits(
+            make_batch(self.memory.ledger, rest, self.backend, groups, dual=self.dual)
+        )
+        return logits if ready is None else torch.cat((ready, logits))
 
     def start(self, request: Request) -> None:
         """Queue a request, or raise Overloaded."""
@@ -137,16 +142,15 @@ class Core:
     def _settle(self, grants: list[Grant], logits: torch.Tensor) -> None:
         """Account for the step's tokens, take the sampled ones, and pack what has grown old."""
         for grant in grants:
-            if self.dual is not None:
-                self.dual.note(grant.sequence.computed, grant.n)
             grant.sequence.computed += grant.n
         sampled = [g.sequence for g in grants if not g.sequence.pending and not g.sequence.pinned]
-        choices = choose(logits, sampled)
+        picked = pick(logits, sampled)
         moves = [move for grant in grants for move in self._settle_pages(grant.sequence)]
         self.memory.seal(moves)
         self.clock.peak_cells = max(self.clock.peak_cells, self.memory.cells)
         self.clock.peak_bytes = max(self.clock.peak_bytes, self.memory.live_bytes)
-        for sequence, choice in zip(sampled, choices, strict=True):
+        self.ahead.begin(sampled, picked.tokens)
+        for sequence, choice in zip(sampled, picked.read(), strict=True):
             request = self.requests[sequence.id]
             self._out.append(request.accept(choice, self.loaded.tokenizer))
             if self._out[-1].finish:
@@ -211,7 +215,7 @@ class Core:
 
 def make_graphs(
     runner: Runner, memory: Memory, loaded: LoadedModel, backend: Backend, context: int
-) -> DecodeGraphs | None:
+) -> Decoder | None:
     """CUDA graphs for decoding, where the backend can be captured."""
     if not backend.graphs:
         return None

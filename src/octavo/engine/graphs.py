@@ -40,8 +40,9 @@ class DecodeGraphs:
         self._pool = torch.cuda.graph_pool_handle()
         self.capture_s = 0.0
 
-    def run(self, grants: list[Grant]) -> torch.Tensor | None:
-        """Logits [B, V] of a step in which every grant decodes one token; None if no graph has the room."""
+    def run(self, grants: list[Grant], ids: torch.Tensor | None = None) -> torch.Tensor | None:
+        """Logits [B, V] of a step in which every grant decodes one token; None if no graph has the room.
+        `ids` [B] are the tokens where only the device knows them. Launches only."""
         if len(grants) > SIZES[-1]:
             return None
         size = SIZES[bisect_left(SIZES, len(grants))]
@@ -49,7 +50,7 @@ class DecodeGraphs:
             began = time.perf_counter()
             self._graphs[size] = DecodeGraph(self, size, self._pool)
             self.capture_s += time.perf_counter() - began
-        return self._graphs[size].run(grants)
+        return self._graphs[size].run(grants, ids)
 
 
 class DecodeGraph:
@@ -78,7 +79,8 @@ class DecodeGraph:
             reach=None if self.dual is None else self.fixed[2],
             bands=len(BANDS),
         )
-        self._fill([], self.batch.segments, self._plan(self.batch.segments))
+        self.sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._fill([], None, self.batch.segments, self._plan(self.batch.segments))
         self.graph = torch.cuda.CUDAGraph()
         self._capture(pool)
 
@@ -92,12 +94,12 @@ class DecodeGraph:
         with torch.cuda.graph(self.graph, pool=pool):
             self.logits = self.owner.runner.logits(self.batch, compiled=True)
 
-    def run(self, grants: list[Grant]) -> torch.Tensor | None:
+    def run(self, grants: list[Grant], ids: torch.Tensor | None) -> torch.Tensor | None:
         segments = segments_of(self.owner.memory.ledger, grants)
         plans = self._plan(segments)
         if not all(room.fits(plan) for room, plan in zip(self.plans, plans, strict=True)):
             return None
-        self._fill(grants, segments, plans)
+        self._fill(grants, ids, segments, plans)
         self.graph.replay()
         return self.logits[: len(grants)]
 
@@ -108,15 +110,25 @@ class DecodeGraph:
             found.append(decode_plan(own, group, self.size, chunk, len(BANDS) if chunk else 1))
         return found
 
-    def _fill(self, grants: list[Grant], segments: list[list[Segment]], plans: list[Plan]) -> None:
+    def _fill(
+        self,
+        grants: list[Grant],
+        ids: torch.Tensor | None,
+        segments: list[list[Segment]],
+        plans: list[Plan],
+    ) -> None:
         """Bring this step's numbers to where the graph reads them; padding rows write to the spare page."""
         host, count = self.host, len(grants)
+        self.sent.synchronize()  # the step before may still be on its way from the same memory
         host.zero_()
-        host[0, :count] = torch.tensor([g.sequence.tokens[g.sequence.computed] for g in grants])
+        if ids is None:
+            host[0, :count] = torch.tensor([g.sequence.tokens[g.sequence.computed] for g in grants])
         computed = np.array([g.sequence.computed for g in grants], np.int64)
         host[1, :count] = torch.from_numpy(computed) + torch.tensor([g.sequence.offset for g in grants])
         if self.dual is not None:
-            host[2, :count] = torch.from_numpy(band_of(computed, self.dual.chunk))
+            reach = band_of(computed, self.dual.chunk)
+            self.dual.note(reach)
+            host[2, :count] = torch.from_numpy(reach)
         for n, pool in enumerate(self.owner.memory.pools):
             host[3 + 2 * n] = pool.spare
             slots = [int(~s.pages[s.computed // PAGE - s.first]) for s in segments[n]]
@@ -124,6 +136,9 @@ class DecodeGraph:
             host[4 + 2 * n, :count] = torch.from_numpy(computed % PAGE)
             self.plans[n].load(plans[n])
         self.fixed.copy_(self.host, non_blocking=True)
+        self.sent.record()
+        if ids is not None:
+            self.fixed[0, :count] = ids
 
 
 def tile(group: LayerGroup, size: int) -> int:

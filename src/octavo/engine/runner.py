@@ -23,7 +23,7 @@ class Runner:
 
     def __init__(self, loaded: LoadedModel, attention: Attention, *, compile: bool = False):
         install(loaded.module)
-        self.compiled = torch.compile(loaded.module) if compile else None
+        self.compiled = compiled(loaded.module) if compile else None
         self.module: Any = loaded.module
         self.attention = attention
         self.device = next(loaded.module.parameters()).device
@@ -87,3 +87,10 @@ class Runner:
                 f"(they differ by {gap:.3g}); scoring this model needs that step added to Runner.head"
             )
         self._head_checked = True
+
+
+def compiled(module: torch.nn.Module) -> Any:
+    """Inductor is imported only where it is wanted: that takes seconds."""
+    from octavo.engine.compiled import compile_dense
+
+    return compile_dense(module)

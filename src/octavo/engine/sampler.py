@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ import torch
 from octavo.engine.requests import Sampling
 from octavo.engine.sequence import Sequence
 
-__all__ = ["Choice", "choose", "probabilities"]
+__all__ = ["Choice", "Picked", "choose", "pick", "probabilities"]
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,44 @@ class Choice:
     top: tuple[tuple[int, float], ...] = ()
 
 
-def choose(logits: torch.Tensor, sequences: list[Sequence]) -> list[Choice]:
-    """logits [W, V] float32, one row per sequence."""
+class Picked:
+    """The next tokens [W], chosen on the device; `read` waits for them and for what was asked about them."""
+
+    def __init__(self, tokens: torch.Tensor, reports: dict[int, Report]):
+        self.tokens = tokens
+        self._tokens = to_host(tokens)
+        self._reports = {row: tuple(to_host(part) for part in report) for row, report in reports.items()}
+        self._there = torch.cuda.Event() if tokens.is_cuda else None  # type: ignore[no-untyped-call]
+        if self._there is not None:
+            self._there.record()
+
+    def read(self) -> list[Choice]:
+        """One choice a row. Work launched since is not waited for."""
+        if self._there is not None:
+            self._there.synchronize()
+        return [self._choice(row, token) for row, token in enumerate(self._tokens.tolist())]
+
+    def _choice(self, row: int, token: int) -> Choice:
+        if row not in self._reports:
+            return Choice(token)
+        chosen, values, tokens = (part.tolist() for part in self._reports[row])
+        return Choice(token, chosen[0], tuple(zip(tokens, values, strict=True)))
+
+
+def pick(logits: torch.Tensor, sequences: list[Sequence]) -> Picked:
+    """logits [W, V] float32, one row per sequence. Launches only: nothing waits for the device."""
     rows = [adjust(row, s) for row, s in zip(logits, sequences, strict=True)]
-    greedy = torch.stack(rows).argmax(-1).tolist() if rows else []
-    choices = []
+    tokens = torch.stack(rows).argmax(-1) if rows else logits.new_empty(0, dtype=torch.long)
     for n, (row, s) in enumerate(zip(rows, sequences, strict=True)):
-        token = greedy[n] if s.sampling.temperature == 0 else draw(row, s.sampling, s.generated)
-        choices.append(report(logits[n], token, s.sampling))
-    return choices
+        if s.sampling.temperature:
+            tokens[n : n + 1] = draw(row, s.sampling, s.generated)
+    asked = {n: s.sampling.logprobs for n, s in enumerate(sequences) if s.sampling.logprobs is not None}
+    return Picked(tokens, {n: report(logits[n], tokens[n : n + 1], top) for n, top in asked.items()})
+
+
+def choose(logits: torch.Tensor, sequences: list[Sequence]) -> list[Choice]:
+    """The same, read at once."""
+    return pick(logits, sequences).read()
 
 
 def adjust(row: torch.Tensor, sequence: Sequence) -> torch.Tensor:
@@ -45,14 +75,12 @@ def adjust(row: torch.Tensor, sequence: Sequence) -> torch.Tensor:
     if rules.presence_penalty or rules.frequency_penalty:
         counts = Counter(sequence.tokens[sequence.answer :])
         if counts:
-            ids = torch.tensor(list(counts), device=row.device)
-            times = torch.tensor(list(counts.values()), device=row.device, dtype=row.dtype)
+            ids = to_device(list(counts), row)
+            times = to_device(list(counts.values()), row).to(row.dtype)
             row = row.index_add(0, ids, -(rules.presence_penalty + rules.frequency_penalty * times))
     if rules.logit_bias:
-        ids = torch.tensor(list(rules.logit_bias), device=row.device)
-        row = row.index_add(
-            0, ids, torch.tensor(list(rules.logit_bias.values()), device=row.device, dtype=row.dtype)
-        )
+        ids = to_device(list(rules.logit_bias), row)
+        row = row.index_add(0, ids, to_device(list(rules.logit_bias.values()), row).to(row.dtype))
     return row
 
 
@@ -74,18 +102,30 @@ def probabilities(row: torch.Tensor, rules: Sampling) -> tuple[torch.Tensor, tor
     return probs, tokens
 
 
-def draw(row: torch.Tensor, rules: Sampling, index: int) -> int:
+def draw(row: torch.Tensor, rules: Sampling, index: int) -> torch.Tensor:
+    """The token [1] that this request draws as its `index`-th."""
     probs, tokens = probabilities(row, rules)
     chance = np.random.Generator(np.random.Philox(key=(rules.seed or 0) % 2**64, counter=index)).random()
     sums = probs.cumsum(0)
-    place = int(torch.searchsorted(sums, chance * float(sums[-1]), right=True))
-    return int(tokens[min(place, int((probs > 0).sum()) - 1)])
+    place = torch.searchsorted(sums, chance * sums[-1:], right=True)
+    return tokens.gather(0, place.minimum((probs > 0).sum() - 1))
 
 
-def report(row: torch.Tensor, token: int, rules: Sampling) -> Choice:
-    if rules.logprobs is None:
-        return Choice(token)
+Report = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Log-probability of the chosen token [1]; of the most likely ones [top], and which they are [top]."""
+
+
+def report(row: torch.Tensor, token: torch.Tensor, top: int) -> Report:
+    """What is said about a chosen token [1]: under the unmodified model, row [V]."""
     logprobs = torch.log_softmax(row, -1)
-    values, tokens = logprobs.topk(min(rules.logprobs, len(row)))
-    top = tuple((int(t), float(v)) for t, v in zip(tokens.tolist(), values.tolist(), strict=True))
-    return Choice(token, float(logprobs[token]), top)
+    values, tokens = logprobs.topk(min(top, len(row)))
+    return logprobs.gather(0, token), values, tokens
+
+
+def to_device(values: list[Any], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values).to(like.device, non_blocking=True)
+
+
+def to_host(values: torch.Tensor) -> torch.Tensor:
+    """On its way: it may be read once the device has come so far."""
+    return values.to("cpu", non_blocking=True)

@@ -96,8 +96,6 @@ def score(
             hidden = core.runner.hidden(batch)
             moves = []
             for sequence in sequences:
-                if core.dual is not None:
-                    core.dual.note(start, n)
                 sequence.computed += n
                 moves += ledger.settle(sequence.holding, sequence.tokens, start + n, share=wanted > 0)
             core.memory.seal(moves)

@@ -77,8 +77,12 @@ def append_defines(head_dim: int, half: bool) -> tuple[tuple[str, int], ...]:
     return sorted_defines({"HD": head_dim, "TURN": rotation_block(head_dim), "HALF": int(half)})
 
 
+@cache
 def _kernel(name: str, head_dim: int, half: bool) -> Kernel:
-    return load_kernel("append.cu", name, append_defines(head_dim, half), head_dim, 0)
+    kernel = load_kernel("append.cu", name, append_defines(head_dim, half), head_dim, 0)
+    if torch.cuda.get_device_capability()[0] >= 9:
+        kernel.follow_early()
+    return kernel
 
 
 def _strided(x: Tensor) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from octavo.errors import InvalidFile, UnknownName, UnsupportedModel, unknown
 from octavo.model.describe import shape_of, text_config
+from octavo.model.digest import samples
 from octavo.model.quiet import quiet
 from octavo.model.refuse import COMPARED, TEXT_ONLY, refuse
 from octavo.model.rope import fix_rope
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _SHORT = {"f32": "float32", "fp32": "float32", "f16": "float16", "fp16": "float16", "bf16": "bfloat16"}
-_SAMPLES = 64
 _TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
 
@@ -199,8 +199,7 @@ def fingerprint(module: nn.Module) -> str:
     """A hash of a model's architecture and of samples from every weight, wherever it came from."""
     digest = hashlib.sha256(type(module).__name__.encode())
     for name, weight in sorted(module.named_parameters()):
-        flat = weight.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // _SAMPLES)][: _SAMPLES + 1]
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        digest.update(sample.to(torch.float32).cpu().numpy().tobytes())
+        for sample in samples(weight):
+            digest.update(sample.to(torch.float32).cpu().numpy().tobytes())
     return digest.hexdigest()[:24]

@@ -43,6 +43,8 @@ append(const u16* q, i64 q_token, i64 q_head, const u16* k, i64 k_token, i64 k_h
   const u16* from = is_query ? q + token * q_token + head * q_head
                   : is_key   ? k + token * k_token + head * k_head
                              : v + token * v_token + head * v_head;
+  wait_for_previous();
+  launch_dependents();
   float x = load16(from + c);
   if (reach && is_query && head == 0 && c == 0 && band <= reach[token]) atomicAdd(counts + band, 1ull);
   if (band > 0 && is_query && band_cos) {
@@ -66,5 +68,7 @@ append(const u16* q, i64 q_token, i64 q_head, const u16* k, i64 k_token, i64 k_h
 extern "C" __global__ void __launch_bounds__(D) turn_back(u16* out, const float* signs_in, const float* signs_out) {
   __shared__ float shared[D];
   u16* at = out + ((i64)blockIdx.x * gridDim.y + blockIdx.y) * D + threadIdx.x;
+  wait_for_previous();
+  launch_dependents();
   *at = store16(turn(load16(at), shared, signs_out, signs_in));
 }
