@@ -123,6 +123,8 @@ def graphed(make: Maker, monkeypatch: pytest.MonkeyPatch) -> Maker:
     monkeypatch.setattr(torch, "zeros", lambda *a, pin_memory=False, **k: zeros(*a, **k))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     monkeypatch.setattr(graphs, "DecodeGraph", Replayed)
     monkeypatch.setattr(CudaBackend, "graphs", True)
     return make
