@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
 
 from octavo.evaluation.plots import Plot, draw
@@ -164,7 +165,10 @@ def plot(rows: list[Row], name: str, text: str, folder: Path) -> None:
         lines=False,
         labels=labels,
     )
-    draw(whole, folder, endings=("svg",))
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": name}
+    ):  # text stays text; equal files
+        draw(whole, folder, endings=("svg",))
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ def lane_tokens(device: torch.device | None = None) -> Tensor:
 
 
 @cache
-def lane_order(head_dim: int, side: Side) -> Tensor:
+def lane_order(head_dim: int, side: Side, device: torch.device | None = None) -> Tensor:
     """Flat positions token * D + channel of the values each lane owns, in its order: int64 [32, 2 D]."""
     check_tile(head_dim)
     lane = torch.arange(LANES)
@@ -85,29 +85,27 @@ def lane_order(head_dim: int, side: Side) -> Tensor:
     else:
         token = 16 * t + torch.arange(16)
         channel = 32 * step[:, None, None] + 4 * c + torch.arange(4)[:, None]
-    return (token * head_dim + channel).flatten(1)
+    return (token * head_dim + channel).flatten(1).to(device)
 
 
 def pack_tile(codes: Tensor, bits: int, side: Side) -> Tensor:
     """codes uint8 [N, S, D] below 2^bits → uint8 [N, S * D * bits // 8]."""
     head_dim = codes.shape[-1]
-    order = lane_order(head_dim, side).to(codes.device)
+    order, (word, at, low, mask) = lane_order(head_dim, side, codes.device), _fields(bits, codes.device)
     units = codes.flatten(1)[:, order].view(len(codes), LANES, -1, UNIT).to(torch.int32)
     words = torch.zeros(*units.shape[:3], bits, dtype=torch.int32, device=codes.device)
-    for code, fields in enumerate(_fields(bits)):
-        for word, at, low, width in fields:
-            words[..., word] |= ((units[..., code] >> low) & ((1 << width) - 1)) << at
+    parts = (
+        units.unsqueeze(-1) >> low & mask
+    ) << at  # bits that no two fields share: their sum is their union
+    words.index_add_(-1, word.flatten(), parts.flatten(-2))
     return store_lanes(words.flatten(2))
 
 
 def unpack_tile(data: Tensor, bits: int, head_dim: int, side: Side) -> Tensor:
     """The codes uint8 [N, S, D] that `pack_tile` was given."""
-    order = lane_order(head_dim, side).to(data.device)
+    order, (word, at, low, mask) = lane_order(head_dim, side, data.device), _fields(bits, data.device)
     words = load_lanes(data).view(len(data), LANES, -1, bits)
-    units = torch.zeros(*words.shape[:3], UNIT, dtype=torch.int32, device=data.device)
-    for code, fields in enumerate(_fields(bits)):
-        for word, at, low, width in fields:
-            units[..., code] |= ((words[..., word] >> at) & ((1 << width) - 1)) << low
+    units = ((words[..., word] >> at & mask) << low).sum(-1, dtype=torch.int32)
     codes = torch.empty(len(data), PAGE * head_dim, dtype=torch.uint8, device=data.device)
     codes[:, order.flatten()] = units.to(torch.uint8).flatten(1)
     return codes.view(-1, PAGE, head_dim)
@@ -126,15 +124,24 @@ def load_lanes(data: Tensor) -> Tensor:
 
 
 @cache
-def _fields(bits: int) -> tuple[tuple[Field, ...], ...]:
-    """Where the bits of each of the 32 codes of a unit lie."""
+def _fields(bits: int, device: torch.device) -> Tensor:
+    """Where the bits of the 32 codes of a unit lie, each code's in a few fields: int32 [4, 32, fields] of
+    word, bit in the word, lowest bit of the code, mask."""
+    parts = _places(bits)
+    most = max(map(len, parts))
+    rows = [[(w, at, low, (1 << width) - 1) for w, at, low, width in part] for part in parts]
+    full = torch.tensor([row + [(0, 0, 0, 0)] * (most - len(row)) for row in rows], dtype=torch.int32)
+    return full.permute(2, 0, 1).contiguous().to(device)
+
+
+def _places(bits: int) -> list[tuple[Field, ...]]:
     if bits == 3:
         low: list[tuple[Field, ...]] = [((u // 8, 4 * (u % 8), 0, 3),) for u in range(24)]
-        return tuple(low + [tuple((i, 4 * n + 3, i, 1) for i in range(3)) for n in range(8)])
+        return low + [tuple((i, 4 * n + 3, i, 1) for i in range(3)) for n in range(8)]
     if bits in (2, 4, 8):
         each = UNIT // bits
-        return tuple(((u // each, bits * (u % each), 0, bits),) for u in range(UNIT))
-    return tuple((_nibble(u), _high_bits(u, bits - 4)) for u in range(UNIT))
+        return [((u // each, bits * (u % each), 0, bits),) for u in range(UNIT)]
+    return [(_nibble(u), _high_bits(u, bits - 4)) for u in range(UNIT)]
 
 
 def _nibble(code: int) -> Field:
