@@ -142,6 +142,14 @@ def test_requests_end_at_the_context() -> None:
         make().submit(random_tokens(300))
 
 
+def test_where_the_pool_is_the_bound_it_is_named() -> None:
+    """Without a context asked for it is what the pool holds, so a larger context is no help."""
+    engine = make(dca="on", memory="3MB")
+    for tokens in (engine.context + 1, 4000):
+        with pytest.raises(PromptTooLong, match=f"the whole pool holds {engine.context}; raise --memory"):
+            engine.submit(random_tokens(tokens))
+
+
 def test_a_recipe_file_carries_it(tmp_path: Path) -> None:
     recipe = Recipe("q8_0", "q4_0", dca="on", dca_chunk=128, dca_mscale=1.25)
     RecipeFile(recipe).write(tmp_path / "r.toml")

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -37,6 +38,7 @@ from tests.engine.helpers import (
     tiny_engine,
     transformers_logits,
 )
+from tests.engine.slow_dca import slow_logits
 from tests.tiny import tiny_loaded
 
 TIE = 1e-3
@@ -45,6 +47,7 @@ TIE = 1e-3
 KINDS: dict[str, tuple[str, Recipe, str]] = {
     "llama": ("llama", PLAIN, "1.3MB"),  # 10 pages
     "gemma3": ("gemma3", PLAIN, "1MB"),  # windows of 80 tokens slide
+    "chunks": ("llama", Recipe("plain", "plain", dca="on", dca_chunk=64), "1.3MB"),
     "packed": ("llama", Recipe("q8_0", "q4_0", recent=0), "1MB"),
     "packed windows": ("gemma3", Recipe("q8_0", "q8_0", sliding=True), "1MB"),
 }
@@ -68,7 +71,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.family, recipe, memory = KINDS[self.kind]
-        self.exact = not recipe.packs
+        self.exact, self.chunked = not recipe.packs, recipe.dca_chunk
         self.engine = Engine(
             loaded(self.family), recipe, memory=memory, chunk=96, max_sequences=4, max_waiting=64
         )
@@ -206,9 +209,14 @@ class Histories(RuleBasedStateMachine):
         else:
             assert last.finish == "abort"
         if self.exact and tokens:
-            logits = transformers_logits(self.family, [*prompt, *tokens])[len(prompt) - 1 : -1]
+            logits = self._right([*prompt, *tokens])[len(prompt) - 1 : -1]
             chosen = logits.gather(1, logits.new_tensor(tokens).long()[:, None])[:, 0]
             assert float((logits.amax(1) - chosen).max()) <= TIE, "these tokens come from somebody else"
+
+    def _right(self, tokens: list[int]) -> torch.Tensor:
+        if self.chunked:
+            return slow_logits(self.family, tokens, self.chunked, exact=False)
+        return transformers_logits(self.family, tokens)
 
 
 @cache
@@ -240,6 +248,7 @@ def test_histories(kind: str, examples: int, steps: int, ahead: bool) -> None:
 EXPECTED = {
     "llama": {"length", "abort", "error", "preempted", "in use"},
     "gemma3": {"length", "abort", "preempted", "in use", "gone"},
+    "chunks": {"length", "abort", "error", "preempted", "in use"},
     "packed": {"length", "abort", "preempted", "in use", "packed"},
     "packed windows": {"length", "abort", "preempted", "in use", "packed", "gone"},
 }

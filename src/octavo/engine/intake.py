@@ -83,7 +83,7 @@ class Intake:
     def check_length(self, tokens: int, what: str) -> None:
         """Raise PromptTooLong for what can never fit the context or the pool."""
         capacity = self.core.memory.capacity
-        if tokens > self.context:
+        if tokens > self.context < capacity:
             larger = self.context < self.shape.context
             raise PromptTooLong(
                 f"{what}: {tokens} tokens, but a sequence holds at most {self.context}; shorten the text or "
