@@ -112,10 +112,10 @@ AttentionInterface.register(NAME, attention)
 
 @torch.inference_mode()
 def slow_logits(
-    family: str, tokens: Sequence[int], chunk: int, mscale: float = 1.0, *, exact: bool
+    family: str, tokens: Sequence[int], chunk: int, mscale: float = 1.0, *, exact: bool, **overrides: Any
 ) -> Tensor:
     """Logits [n, V] of a tiny model; `exact` has angles and attention in float64."""
-    module: Any = tiny(family)
+    module: Any = tiny(family, **overrides)
     module.set_attn_implementation(NAME)
     slow = Slow(module, chunk, mscale, exact)
     with slow.before_rope():
