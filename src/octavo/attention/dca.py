@@ -107,6 +107,11 @@ class DualChunk:
         for band in range(len(BANDS)):
             self.ran[band] += int((reach >= band).sum())
 
+    def restart(self) -> None:
+        """Count anew: a forward pass broke off among the layers."""
+        self.counts.zero_()
+        self.ran = [0] * len(BANDS)
+
     def verify(self) -> dict[str, int]:
         """Rows that read each band, the same in every layer that takes part.
 

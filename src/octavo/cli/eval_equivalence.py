@@ -56,6 +56,7 @@ def command(
     """Compare short greedy answers to needle prompts, token by token along the reference's own answer."""
     recipes = make_recipes(formats, options)
     bench = make_bench(model, options)
+    dca = bench.dual_chunk(recipes[0], max(lengths))
     from octavo.evaluation.equivalence import run_equivalence
     from octavo.evaluation.present import equivalence_report
     from octavo.evaluation.ruler import Fitter, Prompter, Sources, get_tasks
@@ -84,5 +85,6 @@ def command(
                 )
             )
     status.clear()
-    report = equivalence_report(results, bench.setup(seed=seed, lengths=list(lengths), samples=samples))
+    setup = bench.setup(seed=seed, lengths=list(lengths), samples=samples, dca=dca)
+    report = equivalence_report(results, setup)
     finish(report, folder, report.results, as_json)

@@ -79,6 +79,7 @@ def command(
     from octavo.evaluation.windows import cut, read_text
 
     text = read_text(path, bench.loaded.tokenizer)
+    dca = bench.dual_chunk(recipes[0], max(ctx))
     folder, status = out_folder(options, "kld", model), Status()
     told = {"model": bench.loaded.identity, "tokenizer": text.tokens_sha256, "text": text.sha256}
     chunk = chunk or (QUANTISED_CHUNK if all_quantised else SERVED_CHUNK)
@@ -95,7 +96,7 @@ def command(
     results = [run.run(cut(text, length, tokens=tokens), base) for length in ctx]
     status.clear()
     setup = bench.setup(**told, text_name=path.name, all_quantised=all_quantised, chunk=chunk)
-    setup["recipe"] = recipe_told(recipes)
+    setup |= {"recipe": recipe_told(recipes), "dca": dca}
     report = kld_report(results, setup)
     finish(report, folder, report.results, as_json)
 

@@ -83,6 +83,7 @@ def command(
     """
     recipes = make_recipes(formats, options)
     bench = make_bench(model, options)
+    dca = bench.dual_chunk(recipes[0], max(contexts) + max_tokens)
     from octavo.evaluation.ladder_run import LadderRun
     from octavo.evaluation.present import ladder_report
     from octavo.evaluation.windows import read_text
@@ -92,5 +93,6 @@ def command(
     run = LadderRun(bench, recipes, text, contexts, folder, progress_on(status))
     invalid, rows = run.run(kld_tokens=kld_tokens, samples=samples, max_tokens=max_tokens, repeats=repeats)
     status.clear()
-    report = ladder_report(rows, bench.setup(text=text.sha256, text_name=path.name), invalid=invalid)
+    setup = bench.setup(text=text.sha256, text_name=path.name, dca=dca)
+    report = ladder_report(rows, setup, invalid=invalid)
     finish(report, folder, report.results, as_json)

@@ -102,7 +102,8 @@ def command(
     chosen = get_tasks(names, sources, lambda text: len(source.tokenizer.encode(text, special=False)))
     run = RulerRun(chosen, lengths, samples, prompter, seed, progress_on(status))
     run.check()
-    setup = source.setup(seed=seed, prompting="chat" if prompter.chat else "base", samples=samples)
+    dca = source.bench.dual_chunk(recipes[0], max(lengths)) if source.bench else None
+    setup = source.setup(seed=seed, prompting="chat" if prompter.chat else "base", samples=samples, dca=dca)
     rows: list[dict[str, Any]] = []
     measures: list[Measure] = []
     for recipe in recipes if source.local else recipes[:1]:

@@ -80,7 +80,7 @@ class Engine(Scoring):
             raise InvalidRequest(f"compile is for decoding on a GPU; here it is {backend.reason}")
         dca = resolve_dca(recipe, loaded.shape.context, context)
         pool = Memory.build(
-            loaded.shape, recipe, backend, place, f"{loaded.identity} {dca!r}", memory,
+            loaded.shape, recipe, backend, place, f"{loaded.identity} {dca.identity if dca else ''}", memory,
             sequences=max_sequences, chunk=chunk, everywhere=all_quantised,
         )  # fmt: skip
         self.name, self.tokenizer = loaded.name, loaded.tokenizer

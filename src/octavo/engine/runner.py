@@ -69,14 +69,19 @@ class Runner:
         compiled = compiled and self.compiled is not None
         module = self.compiled if compiled else self.module
         assert module is not None
-        with dual.positions() if dual is not None else true_positions(self.module):
-            return module(
-                input_ids=batch.ids,
-                position_ids=batch.positions,
-                use_cache=False,
-                logits_to_keep=batch.wanted,
-                batch=id(self.attention) if compiled else reading,
-            )
+        try:
+            with dual.positions() if dual is not None else true_positions(self.module):
+                return module(
+                    input_ids=batch.ids,
+                    position_ids=batch.positions,
+                    use_cache=False,
+                    logits_to_keep=batch.wanted,
+                    batch=id(self.attention) if compiled else reading,
+                )
+        except BaseException:
+            if dual is not None:
+                dual.restart()
+            raise
 
     def _check_head(self, hidden: torch.Tensor, logits: torch.Tensor) -> None:
         gap = float((self.head(hidden) - logits.float()).abs().max())

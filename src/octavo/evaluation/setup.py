@@ -10,13 +10,14 @@ import torch
 from transformers import AutoTokenizer
 
 from octavo.engine.engine import Engine
-from octavo.errors import InvalidFile
+from octavo.errors import InvalidFile, InvalidRequest
 from octavo.evaluation.identity import environment
 from octavo.evaluation.sizes import pool_bytes
 from octavo.model.load import LoadedModel, load_model
 from octavo.model.source import resolve
 from octavo.model.tokenizer import Tokenizer
 from octavo.recipe import Recipe
+from octavo.recipe.dca import resolve_dca
 
 __all__ = ["Bench", "load_tokenizer", "open_bench"]
 
@@ -43,6 +44,19 @@ class Bench:
             max_sequences=sequences,
             all_quantised=self.all_quantised,
         )
+
+    def dual_chunk(self, recipe: Recipe, tokens: int) -> dict[str, Any] | None:
+        """Dual Chunk Attention of engines for sequences of `tokens`, for reports; None where it is off.
+
+        Raises InvalidRequest where it was asked for and such sequences would not use it.
+        """
+        dca = resolve_dca(recipe, self.loaded.shape.context, tokens)
+        if dca is not None and tokens <= dca.chunk:
+            raise InvalidRequest(
+                f"Dual Chunk Attention was asked for and would not be used: {tokens} tokens do not reach "
+                f"beyond the first chunk of {dca.chunk}; take longer sequences or a smaller --dca-chunk"
+            )
+        return dca.as_dict() if dca is not None else None
 
     def serving(self, recipe: Recipe, *, sequences: int, context: int | None = None) -> Engine:
         """An engine with whatever memory is free, for prompts whose lengths are not known."""

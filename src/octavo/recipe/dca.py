@@ -25,6 +25,11 @@ class DcaSettings:
         scaled = f", mscale {self.mscale:g}" if self.mscale != 1 else ""
         return f"Dual Chunk Attention in chunks of {self.chunk} tokens{scaled}: {self.reason}"
 
+    @property
+    def identity(self) -> str:
+        """What pages depend on."""
+        return f"dca {self.chunk} {self.mscale!r}"
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
