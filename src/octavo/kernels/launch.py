@@ -10,7 +10,7 @@ import torch
 
 from octavo.kernels.compile import KernelsUnavailable, compile_kernel, unavailable
 
-__all__ = ["Kernel", "load_kernel", "multiprocessors", "shared_limit"]
+__all__ = ["Kernel", "as_ctypes", "load_kernel", "multiprocessors", "shared_limit"]
 
 
 class Kernel:
@@ -37,7 +37,7 @@ class Kernel:
     def __call__(self, grid: tuple[int, int, int], *arguments: object) -> None:
         from cuda.bindings import driver
 
-        values = [_as_ctypes(a) for a in arguments]
+        values = [as_ctypes(a) for a in arguments]
         addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
         self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = grid
         self.config.hStream = torch.cuda.current_stream().cuda_stream
@@ -83,7 +83,9 @@ def multiprocessors() -> int:
 
 @cache
 def shared_limit() -> int:
-    """Bytes of shared memory a CTA of the current device may use."""
+    """Bytes of shared memory a CTA of the current device may use; 0 where there is no device."""
+    if not torch.cuda.is_available():
+        return 0
     return torch.cuda.get_device_properties(torch.cuda.current_device()).shared_memory_per_block_optin
 
 
@@ -92,7 +94,8 @@ def sorted_defines(defines: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(defines.items()))
 
 
-def _as_ctypes(value: object) -> ctypes._SimpleCData:
+def as_ctypes(value: object) -> ctypes._SimpleCData:
+    """An argument as a kernel takes it."""
     if value is None:
         return ctypes.c_void_p(0)
     if isinstance(value, torch.Tensor):

@@ -1,174 +1,23 @@
-// Decode attention over pages, split over the whole device; partial results for merge.cu.
-//
-// A run is a row of pages that up to ROWS query rows read together. Segment s = (run, KV head, slice of V);
-// the pages of all segments in order (behind PAD each) are one line of work, of which each CTA takes an equal stretch; of
-// a segment's pages in that stretch warp w takes every WARPS-th. Part (segment, CTA) lies at slot
-// segment + CTA: along the line one or the other grows at every step, so no two parts share a slot.
-// All lengths come from device memory: a captured graph serves every step.
-#include "plain.cuh"
-#include "scores.cuh"
-#include "values.cuh"
+// Decode attention over pages, split over the whole device; partial results for merge.cu. Of a segment's pages in a CTA's
+// stretch of the line of work (walk.cuh) warp w takes every WARPS-th.
+#include "walk.cuh"
 
-struct Place {  // where a warp stands in its segment
-  int run, head, slice, from, to;  // pages [from, to) of the run
-};
-
-struct Pool {
-  const u8 *k, *v;          // packed pages of this layer: [slots, heads, K_PAGE], [slots, heads, V_PAGE]
-  const u16 *k16, *v16;     // plain pages: [slots, heads, 64, D]
-  int heads;
-};
-
-// Fills one warp's ring of stages: stage i holds the i-th, (i + STAGES)-th, ... of its pages.
-struct Feed {
-  u32 ring, bars;           // shared addresses of this warp
-  const Pool& pool;
-  const int* pages;
-  int head, slice, lane;
-
-#if BULK
-  DEV void send(u32 bar, bool packed, u32 bytes) const { barrier_expect(bar, packed ? bytes : 0u); }
-  DEV void keys(int stage, int address, bool page = true) const {
-    if (!K_PACKED || !page || !elected()) return;
-    const u32 bar = bars + 16 * stage;
-    send(bar, address >= 0, K_PAGE);
-    if (address >= 0) copy_bulk(ring + stage * K_STAGE, pool.k + ((i64)address * pool.heads + head) * K_PAGE, K_PAGE, bar);
-  }
-  DEV void values(int stage, int address, bool page = true) const {
-    if (!V_PACKED || !page || !elected()) return;
-    const u32 bar = bars + 16 * stage + 8, to = ring + STAGES * K_STAGE + stage * V_STAGE;
-    const u8* from = pool.v + ((i64)address * pool.heads + head) * V_PAGE;
-    send(bar, address >= 0, V_STAGE);
-    if (address < 0) return;
-    if (SLICES == 1) { copy_bulk(to, from, V_STAGE, bar); return; }
-    copy_bulk(to, from + slice * VS_CODES, VS_CODES, bar);
-    if (VS_NEXT) copy_bulk(to + VS_CODES, from + (slice + 1) % SLICES * VS_CODES, VS_NEXT, bar);
-    copy_bulk(to + VS_CODES + VS_NEXT, from + V_CODES + slice * VS_GAINS, VS_GAINS, bar);
-    if (VS_MINS) copy_bulk(to + VS_CODES + VS_NEXT + VS_GAINS, from + V_CODES + V_GAINS + slice * VS_MINS, VS_MINS, bar);
-  }
-  DEV void wait_keys(int stage, u32 parity) const { if (K_PACKED) barrier_wait(bars + 16 * stage, parity); }
-  DEV void wait_values(int stage, u32 parity) const { if (V_PACKED) barrier_wait(bars + 16 * stage + 8, parity); }
-#else
-  // Keys and values of a page are two groups; while page n is read, those of the STAGES - 1 next are under way.
-  DEV void keys(int stage, int address, bool page = true) const {
-    if (K_PACKED && page && address >= 0)
-      copy_lanes(ring + stage * K_STAGE, pool.k + ((i64)address * pool.heads + head) * K_PAGE, K_PAGE, lane);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  }
-  DEV void values(int stage, int address, bool page = true) const {
-    const u32 to = ring + STAGES * K_STAGE + stage * V_STAGE;
-    const u8* from = pool.v + ((i64)address * pool.heads + head) * V_PAGE;
-    if (V_PACKED && page && address >= 0) {
-      copy_lanes(to, from + slice * VS_CODES, VS_CODES, lane);
-      copy_lanes(to + VS_CODES, from + (slice + 1) % SLICES * VS_CODES, VS_NEXT, lane);
-      copy_lanes(to + VS_CODES + VS_NEXT, from + V_CODES + slice * VS_GAINS, VS_GAINS, lane);
-      copy_lanes(to + VS_CODES + VS_NEXT + VS_GAINS, from + V_CODES + V_GAINS + slice * VS_MINS, VS_MINS, lane);
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  }
-  DEV void wait_keys(int, u32) const { asm volatile("cp.async.wait_group %0;" ::"n"(2 * STAGES - 1) : "memory"); __syncwarp(); }
-  DEV void wait_values(int, u32) const { asm volatile("cp.async.wait_group %0;" ::"n"(2 * STAGES - 1) : "memory"); __syncwarp(); }
-#endif
-  DEV void skip(int stage, int ahead, bool more) const {  // past a page that was never asked for
-    keys(stage, ahead, more);
-    values(stage, ahead, more);
-  }
-};
-
-// One row of queries, as int8 in operand order and as it came, with its scale and the tokens it may see.
-DEV void stage_query(u8* shared, int row, const u16* query, int2 sees, float scale, int lane) {
-  float x[D / 32], peak = 0.f;
-#pragma unroll
-  for (int i = 0; i < D / 32; i++) {
-    const u16 bits = query ? query[32 * i + lane] : (u16)0;
-    ((u16*)(shared + S_QUERY))[row * D + 32 * i + lane] = bits;
-    x[i] = load16(&bits);
-    peak = fmaxf(peak, fabsf(x[i]));
-  }
-#pragma unroll
-  for (int i = 16; i > 0; i /= 2) peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, i));
-  const float inverse = peak > 0.f ? __fdividef(127.f, peak) : 0.f;
-  const int place = is_split(KF) ? (lane & ~7) + (lane & 1) * 4 + (lane & 7) / 2 : lane;
-#pragma unroll
-  for (int i = 0; i < D / 32; i++) {
-    const float h = rintf(x[i] * inverse);
-    ((signed char*)(shared + S_HIGH))[row * D + 32 * i + place] = (signed char)(int)h;
-    if (K_FINE) ((signed char*)(shared + S_LOW))[row * D + 32 * i + place] = (signed char)(int)rintf((x[i] * inverse - h) * 254.f);
-    if (offset(KF) == 0.f) continue;
-    float sum = h;
-#pragma unroll
-    for (int k = 16; k > 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
-    if (lane == 0) ((float*)(shared + S_SUMS))[row * STEPS + i] = sum;
-  }
-  if (lane == 0) {
-    ((float*)(shared + S_SCALE))[row] = peak * (1.f / 127.f) * scale * factor(KF);
-    ((int*)(shared + S_FROM))[row] = sees.x;
-    ((int*)(shared + S_TO))[row] = sees.y;
-  }
-}
-
-template <int F> DEV void stage_table(u8* to, const signed char* table) {
-  for (int i = threadIdx.x; i < 32 << state_bits(F); i += 32 * WARPS) ((int*)to)[i] = table[i / 32];
-}
-
-DEV void hide(const u8* shared, int lane, int first, float (&score)[R][8][2]) {
-  const int *from = (const int*)(shared + S_FROM), *to = (const int*)(shared + S_TO);
-#pragma unroll
-  for (int r = 0; r < R; r++)
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-      const int row = 2 * (lane & 3) + e + 8 * r;
-#pragma unroll
-      for (int j = 0; j < 8; j++) {
-        const int token = first + token_of(lane >> 2) + 2 * j;
-        if (token < from[row] || token >= to[row]) score[r][j][e] = __int_as_float(0xFF800000);
-      }
-    }
-}
-
-// Scores, relative to s.top, become probabilities. s.top follows the true maximum at a distance of 6 (64 times).
-DEV void soften(float (&score)[R][8][2], Sums& s) {
-  float most[R][2];
-  bool over = s.empty != 0;
-#pragma unroll
-  for (int r = 0; r < R; r++)
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-      most[r][e] = score[r][0][e];
-#pragma unroll
-      for (int j = 1; j < 8; j++) most[r][e] = fmaxf(most[r][e], score[r][j][e]);
-      over |= most[r][e] > 6.f;
-    }
-  if (__any_sync(~0u, over))
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        const u32 bit = 1u << (2 * r + e);
-        float rise = max_tokens(most[r][e]);
-        if (!(s.empty & bit)) rise = fmaxf(rise, 0.f);
-        if (!(rise > NONE)) rise = 0.f;
-        else s.empty &= ~bit;
-        const float fade = exp2_(-fmaxf(rise, 0.f));
-        s.top[r][e] += rise;
-        s.sum[r][e] *= fade;
-        s.bias[r][e] *= fade;
-#pragma unroll
-        for (int j = 0; j < 8; j++) score[r][j][e] -= rise;
-#pragma unroll
-        for (int i = 0; i < VD / 16; i++) { s.acc[r][i][e] *= fade; s.acc[r][i][2 + e] *= fade; }
-        if constexpr (has_minimum(VF))
-          for (int b = 0; b < VSPANS; b++) s.low[b][r][e] *= fade;
-      }
-#pragma unroll
-  for (int r = 0; r < R; r++)
-#pragma unroll
-    for (int e = 0; e < 2; e++)
-#pragma unroll
-      for (int j = 0; j < 8; j++) {
-        score[r][j][e] = exp2_(score[r][j][e]);
-        s.sum[r][e] += score[r][j][e];
-      }
+// A packed page: scores, probabilities, values. The stage is refilled as soon as each half is read.
+DEV void read_packed(const Feed& feed, const Row& row, const Query& query, const Constants& kc, const Constants& vc,
+                     const u8* shared, const u8* ring, Sums& s, Stage at, int address, int ahead, bool more, int first) {
+  float score[R][8][2];
+  const u8 *keys = ring + at.index * K_STAGE, *values = ring + STAGES * K_STAGE + at.index * V_STAGE;
+  feed.wait_keys(at.index, at.parity);
+  if constexpr (K_PACKED) packed_scores(query, kc, {keys, keys}, shared, feed.lane, s.top, score);
+  else score_plain(feed, row, shared, address, score, s);
+  __syncwarp();
+  feed.keys(at.index, ahead, more);
+  weigh(row, shared, feed.lane, first, score, s);
+  feed.wait_values(at.index, at.parity);
+  if constexpr (V_PACKED) packed_values(vc, {values, values}, shared, feed.lane, score, s);
+  else plain_values(plain_values(feed, address), feed.lane, row.bounds[2] - first, score, s.acc);
+  __syncwarp();
+  feed.values(at.index, ahead, more);
 }
 
 // The warps' sums become one part: maximum and denominator of each row, and its ROWS × VD accumulators.
@@ -219,4 +68,102 @@ DEV void store_part(u8* shared, u8* ring, Sums& s, int warp, int lane, float* pa
   __syncthreads();
 }
 
-#include "walk.cuh"
+// rows: token << 8 | query head of the group; -1 where there is none.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, const u16* v16,
+       const int* __restrict__ addresses, const int4* __restrict__ runs, const int* __restrict__ rows,
+       const int2* __restrict__ header, const int2* __restrict__ sees,
+       const signed char* ktable, const signed char* vtable, float* parts, float2* parts_ml,
+       i64 q_token, i64 q_head, int heads, int group, float scale, float cap) {
+  extern __shared__ __align__(128) u8 shared[];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, lines = heads * SLICES;
+  MARK(0);
+  const int2 all = *header;
+  const Stretch mine = stretch_of(all, lines);
+  launch_dependents();
+  if (mine.begin >= mine.end) return;
+  const Pool pool = {k, v, k16, v16, heads};
+  stage_constants(shared);
+  if constexpr (is_trellis(KF)) stage_table<KF>(shared + S_KTABLE, ktable);
+  if constexpr (is_trellis(VF)) stage_table<VF>(shared + S_VTABLE, vtable);
+  const u32 bars = shared_address(shared) + S_BARS + 16 * STAGES * warp;
+  u8* ring = shared + S_RING + warp * WARP_BYTES;
+#if BULK
+  if (lane == 0) for (int i = 0; i < 2 * STAGES; i++) barrier_init(bars + 8 * i);
+  fence_async();
+  __syncwarp();
+#endif
+  Stage at = {0, 0};
+  int run = find_run(runs, all.x, lines, mine.begin);
+  for (u32 start = mine.begin, end = mine.end; start < end; run++) {
+    const int4 span = runs[run];
+    const u32 length = span.y + PAD, before = (u32)(span.w - span.y + PAD * run) * lines;
+    for (int line = (int)((start - before) / length); line < lines && start < end; line++) {
+      const u32 first = before + (u32)line * length + PAD;
+      const int from = max((int)(start - first), 0), to = (int)min((u32)span.y, (u32)max((int)(end - first), 0));
+      start = first + span.y;
+      if (from >= to) continue;
+      const Feed feed = {shared_address(ring), bars, pool, addresses + span.x, line / SLICES, line % SLICES, lane};
+      int page = from + warp;
+      const int code = warp < ROWS ? rows[run * 16 + warp] : -1;
+      const int soonest = page < to ? feed.pages[page] : 0;
+      const Asked asked = {q, q_token, q_head, feed.head * group, sees};
+      const int2 sight = asked.sight(code);
+      Stage fill = at;
+      feed.keys(fill.index, soonest, page < to);
+      feed.values(fill.index, soonest, page < to);
+      for (int i = STAGES; i < STAGES + ANNOUNCED && page + i * WARPS < to; i++) feed.announce(feed.pages[page + i * WARPS]);
+      wait_for_previous();  // so far only the plan and packed pages were read
+      for (int row = warp; row < ROWS; row += WARPS) {
+        const int one = row == warp ? code : rows[run * 16 + row];
+        u16 bits[D / 32];
+        asked.read(one, lane, bits);
+        stage_query(shared, row, bits, row == warp ? sight : asked.sight(one), scale, lane);
+      }
+      MARK(1);
+      __syncthreads();
+      Query query;
+      load_query(query, shared, lane);
+      Constants kc, vc;
+      load_constants(shared, lane, kc, vc);
+      const Row row = bounds_of(shared, scale, cap);
+      Sums s;
+      clear(s);
+      // The other stages are asked for behind every warp's first: all warps then start early.
+#pragma unroll
+      for (int i = 1; i < STAGES; i++) {
+        next(fill);
+        const bool some = page + i * WARPS < to;
+        const int address = some ? feed.pages[page + i * WARPS] : 0;
+        feed.keys(fill.index, address, some);
+        feed.values(fill.index, address, some);
+      }
+      int address = soonest;
+      int ahead = page + STAGES * WARPS < to ? feed.pages[page + STAGES * WARPS] : 0;
+      MARK(2);
+      bool plain = false;  // read in a loop of their own: within this one they would cost it its registers
+      for (int since = 0; page < to; page += WARPS) {
+        const int following = page + WARPS < to ? feed.pages[page + WARPS] : 0;
+        const int farther = page + (STAGES + 1) * WARPS < to ? feed.pages[page + (STAGES + 1) * WARPS] : 0;
+        const bool more = page + STAGES * WARPS < to;
+        if (address >= 0) {
+          read_packed(feed, row, query, kc, vc, shared, ring, s, at, address, ahead, more, span.z + PAGE * page);
+          if (V_COARSE && ++since == 16) { settle(s); since = 0; }
+        } else {
+          plain = true;
+          feed.skip(at.index, ahead, more);
+        }
+        next(at);
+        address = following;
+        ahead = farther;
+      }
+      if (plain)
+        for (page = from + warp; page < to; page += WARPS)
+          if (feed.pages[page] < 0) read_plain(feed, row, shared, s, feed.pages[page], span.z + PAGE * page);
+      MARK(4);
+      const i64 slot = (i64)run * lines + line + blockIdx.x;
+      store_part(shared, ring, s, warp, lane, parts + slot * ROWS * VD, parts_ml + slot * ROWS);
+      MARK(5);
+    }
+  }
+}

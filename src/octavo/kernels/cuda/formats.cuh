@@ -80,12 +80,11 @@ template <int F> DEV u32 look_up(const u32* w, int value, u32 lane_table) {
   constexpr int k = code_bits(F), L = state_bits(F);
   constexpr u32 ones = (1u << L) - 1;
   const int bit = value * k, at = bit % 32;
-  u32 entry, place = w[bit / 32] & (ones << at);  // masked first: shift and add are then one instruction
+  u32 place = w[bit / 32] & (ones << at);  // masked first: shift and add are then one instruction
   if (at < 7) place <<= 7 - at;
   else if (at + L <= 32) place >>= at - 7;
   else place = __funnelshift_r(w[bit / 32], w[bit / 32 + 1], at - 7) & (ones << 7);
-  asm("ld.shared.u32 %0,[%1];" : "=r"(entry) : "r"(place + lane_table));
-  return entry;
+  return load_shared(place + lane_table);
 }
 template <int F> DEV void unpack_ring(const u32* w, u32 (&o)[8], u32 lane_table) {
 #pragma unroll

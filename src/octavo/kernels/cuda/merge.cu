@@ -2,6 +2,7 @@
 #include "common.cuh"
 
 constexpr int D = HD, SLICES = D / SLICE, WARPS = 8, PER = SLICE / 32;  // channels of a lane: PER lane .. + PER - 1
+constexpr int AT_ONCE = 3;  // parts a warp asks for together
 
 struct Mix {
   float top, sum, acc[PER];
@@ -15,7 +16,9 @@ struct Mix {
   }
 };
 
-// links[offsets[i]..offsets[i + 1]): run * 16 + row of every part of query row i = token * group + head % group.
+struct Place { i64 part; int count; };  // of a run's parts: the first, one in every ROWS from there
+
+// links[offsets[i]..offsets[i + 1]): run * TILE + row of every part of query row i = token * group + head % group.
 // A sink is a score in natural units that joins the denominator alone.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 merge(const float* __restrict__ parts, const float2* __restrict__ parts_ml, const int4* __restrict__ runs,
@@ -25,26 +28,44 @@ merge(const float* __restrict__ parts, const float2* __restrict__ parts_ml, cons
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int token = blockIdx.x, head = blockIdx.y, slice = blockIdx.z, lines = heads * SLICES;
   const int row = token * group + head % group, line = head / group * SLICES + slice;
-  const u32 total = (u32)(header[1] + PAD * header[0]) * lines, stretch = (total + ctas - 1) / ctas;
   launch_dependents();
-  wait_for_previous();
+  const u32 total = (u32)(header[1] + PAD * header[0]) * lines, stretch = (total + ctas - 1) / ctas;
+  const auto place = [&](int link) -> Place {
+    const int run = links[link] / TILE, at = links[link] % TILE;
+    const int4 span = runs[run];
+    if (span.y == 0) return {0, 0};
+    const u32 first = (u32)(span.w - span.y + PAD * run) * lines + (u32)line * (span.y + PAD) + PAD;
+    const u32 slot = run * lines + line + first / stretch;
+    return {(i64)slot * ROWS + at, (int)((first + span.y - 1) / stretch - first / stretch + 1)};
+  };
+  int link = offsets[row];
+  const int end = offsets[row + 1];
+  Place next = link < end ? place(link) : Place{0, 0};
+  wait_for_previous();  // so far only the plan was read
   Mix mix = {NONE, 0.f};
   int turn = warp;
-  for (int link = offsets[row]; link < offsets[row + 1]; link++) {
-    const int run = links[link] / 16, at = links[link] % 16;
-    const int4 span = runs[run];
-    if (span.y == 0) continue;
-    const u32 first = (u32)(span.w - span.y + PAD * run) * lines + (u32)line * (span.y + PAD) + PAD;
-    const u32 slot = run * lines + line + first / stretch, count = (first + span.y - 1) / stretch - first / stretch + 1;
-    for (; turn < count; turn += WARPS) {
-      const i64 part = (i64)(slot + turn) * ROWS + at;
-      const float2 ml = parts_ml[part];
-      float x[PER];
+  for (; link < end; link++) {
+    const Place here = next;
+    if (link + 1 < end) next = place(link + 1);
+    for (; turn < here.count; turn += AT_ONCE * WARPS) {
+      float2 ml[AT_ONCE];
+      float x[AT_ONCE][PER];
 #pragma unroll
-      for (int i = 0; i < PER; i++) x[i] = parts[part * SLICE + PER * lane + i];
-      mix.add(ml.x, ml.y, x);
+      for (int n = 0; n < AT_ONCE; n++) {
+        const int which = turn + n * WARPS;
+        const i64 part = here.part + (i64)min(which, here.count - 1) * ROWS;
+        ml[n] = parts_ml[part];
+        if (which >= here.count) ml[n].y = 0.f;
+#pragma unroll
+        for (int i = 0; i < PER; i += 2) {
+          const float2 two = *(const float2*)(parts + part * SLICE + PER * lane + i);
+          x[n][i] = two.x; x[n][i + 1] = two.y;
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AT_ONCE; n++) mix.add(ml[n].x, ml[n].y, x[n]);
     }
-    turn -= count;
+    turn = (turn - here.count) % WARPS;
   }
 #pragma unroll
   for (int i = 0; i < PER; i++) shared[warp][PER * lane + i] = mix.acc[i];

@@ -2,13 +2,17 @@
 #pragma once
 #include "layout.cuh"
 
+// Steps whose loads are under way together. Beside a packed side just one: registers for more would come out of the
+// packed loop's.
+constexpr int PLAIN_STEPS = K_PACKED ? 1 : 4;
+
 DEV void plain_scores(const u16* page, const u16* query, int lane, float scale, float (&score)[R][8][2]) {
   const int t = lane & 3, c = lane >> 2;
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const u16* key = page + (token_of(c) + 4 * i) * D + 8 * t;
     float s[R][4] = {};
-#pragma unroll 4
+#pragma unroll PLAIN_STEPS
     for (int step = 0; step < STEPS; step++) {
       const Quad a = *(const Quad*)(key + 32 * step), e = *(const Quad*)(key + 2 * D + 32 * step);
 #pragma unroll

@@ -3,61 +3,64 @@
 #pragma once
 #include "layout.cuh"
 
-constexpr bool KEEP_HIGH = R == 1 && D <= 256, KEEP_LOW = K_FINE && R == 1 && D <= 128;  // else read from shared memory
+constexpr bool KEEP_ROWS = R == 1, KEEP_HIGH = R == 1 && D <= 256, KEEP_LOW = K_FINE && R == 1 && D <= 128;  // else read from shared memory
 
 struct Query {
   u32 high[KEEP_HIGH ? R : 1][KEEP_HIGH ? STEPS : 1][2];  // row c + 8r: channels 32 step + 8t .. + 7 as int8, split where the codes are
   u32 low[KEEP_LOW ? STEPS : 1][2];
-  float scale[R][2];      // row 2t + e + 8r to log2 units: its scale · softmax scale · log2(e) · factor of the format
-  float base[R][2][KSPANS];  // what the accumulator reads for a score of 0
+  float scale[KEEP_ROWS ? R : 1][2];  // row 2t + e + 8r to log2 units: its scale · softmax scale · log2(e) · factor of the format
+  float base[KEEP_ROWS ? R : 1][2][KSPANS];  // what the accumulator reads for a score of 0
 };
 
+DEV float get_scale(const Query& q, const u8* shared, int lane, int r, int e) {
+  return KEEP_ROWS ? q.scale[r][e] : ((const float*)(shared + S_SCALE))[2 * (lane & 3) + e + 8 * r];
+}
+DEV float get_base(const Query& q, const u8* shared, int lane, int r, int e, int span) {
+  if (offset(KF) == 0.f) return MAGIC;
+  return KEEP_ROWS ? q.base[r][e][span] : ((const float*)(shared + S_BASE))[(2 * (lane & 3) + e + 8 * r) * KSPANS + span];
+}
+
+DEV void read_query(const u8* shared, int part, int lane, int r, int step, u32 (&b)[2]) {
+  const Pair x = *(const Pair*)(shared + part + ((r * STEPS + step) * 32 + lane) * 8);
+  b[0] = x.x; b[1] = x.y;
+}
+
 DEV void load_query(Query& q, const u8* shared, int lane) {
-  const int t = lane & 3, c = lane >> 2;
-  const float *scales = (const float*)(shared + S_SCALE), *sums = (const float*)(shared + S_SUMS);
+  const int t = lane & 3;
+  const float *scales = (const float*)(shared + S_SCALE), *bases = (const float*)(shared + S_BASE);
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
-    for (int s = 0; KEEP_HIGH && s < STEPS; s++) {
-      const Pair a = *(const Pair*)(shared + S_HIGH + (c + 8 * r) * D + 32 * s + 8 * t);
-      q.high[r][s][0] = a.x; q.high[r][s][1] = a.y;
-      if (!KEEP_LOW) continue;
-      const Pair b = *(const Pair*)(shared + S_LOW + c * D + 32 * s + 8 * t);
-      q.low[s][0] = b.x; q.low[s][1] = b.y;
+    for (int s = 0; s < STEPS; s++) {
+      if (KEEP_HIGH) read_query(shared, S_HIGH, lane, r, s, q.high[r][s]);
+      if (KEEP_LOW) read_query(shared, S_LOW, lane, r, s, q.low[s]);
     }
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
+    for (int e = 0; KEEP_ROWS && e < 2; e++) {
       const int row = 2 * t + e + 8 * r;
       q.scale[r][e] = scales[row];
 #pragma unroll
-      for (int b = 0; b < KSPANS; b++) {
-        float sum = 0.f;
-        if constexpr (offset(KF) != 0.f)
-          for (int s = 0; s < SPAN_STEPS; s++) sum += sums[row * STEPS + b * SPAN_STEPS + s];
-        q.base[r][e][b] = MAGIC + offset(KF) * sum;
-      }
+      for (int b = 0; b < KSPANS; b++) q.base[r][e][b] = bases[row * KSPANS + b];
     }
   }
 }
 
 DEV void load_high(const Query& q, const u8* shared, int lane, int r, int step, u32 (&b)[2]) {
-  if (KEEP_HIGH) { b[0] = q.high[r][step][0]; b[1] = q.high[r][step][1]; return; }
-  const Pair x = *(const Pair*)(shared + S_HIGH + ((lane >> 2) + 8 * r) * D + 32 * step + 8 * (lane & 3));
-  b[0] = x.x; b[1] = x.y;
+  if (KEEP_HIGH) { b[0] = q.high[r][step][0]; b[1] = q.high[r][step][1]; }
+  else read_query(shared, S_HIGH, lane, r, step, b);
 }
 
 DEV void load_low(const Query& q, const u8* shared, int lane, int r, int step, u32 (&b)[2]) {
-  if (KEEP_LOW) { b[0] = q.low[step][0]; b[1] = q.low[step][1]; return; }
-  const Pair x = *(const Pair*)(shared + S_LOW + ((lane >> 2) + 8 * r) * D + 32 * step + 8 * (lane & 3));
-  b[0] = x.x; b[1] = x.y;
+  if (KEEP_LOW) { b[0] = q.low[step][0]; b[1] = q.low[step][1]; }
+  else read_query(shared, S_LOW, lane, r, step, b);
 }
 
 // q · mean of the page, the same for all its tokens: the mean fills every row of the tile.
-DEV void mean_scores(const Query& q, const u8* page, const u8* shared, int lane, float (&out)[R][2]) {
+DEV void mean_scores(const Query& q, const Side& keys, const u8* shared, int lane, float (&out)[R][2]) {
   int sum[R][4] = {}, low[R][4] = {};
 #pragma unroll
   for (int s = 0; s < STEPS; s++) {
-    const Pair m = *(const Pair*)(page + K_MEAN + 32 * s + 8 * (lane & 3));
+    const Pair m = *(const Pair*)(keys.page + K_MEAN + 32 * s + 8 * (lane & 3));
     const u32 a = is_split(KF) ? prmt(m.x, m.y, 0x6420) : m.x, b = is_split(KF) ? prmt(m.x, m.y, 0x7531) : m.y;
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -72,14 +75,14 @@ DEV void mean_scores(const Query& q, const u8* page, const u8* shared, int lane,
     }
   }
   float gain, unused;
-  halves(*(const u16*)(page + K_MEAN + D), gain, unused);
+  halves(*(const u16*)(keys.page + K_MEAN + D), gain, unused);
 #pragma unroll
   for (int r = 0; r < R; r++)
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       float x = (float)sum[r][e];
       if constexpr (K_FINE) x += (float)low[r][e] * LOW;
-      out[r][e] = x * gain * q.scale[r][e] * (1.f / factor(KF));
+      out[r][e] = x * gain * get_scale(q, shared, lane, r, e) * (1.f / factor(KF));
     }
 }
 
@@ -89,21 +92,27 @@ DEV void load_gains(const u8* gains, int lane, float (&g)[8]) {
   halves(q.x, g[0], g[1]); halves(q.y, g[2], g[3]); halves(q.z, g[4], g[5]); halves(q.w, g[6], g[7]);
 }
 
+// Step s of a tile: tokens 2i and 2i + 1 of each lane, their units unpacked.
+DEV Quad key_operand(const u32 (&even)[8], const u32 (&odd)[8], int s) {
+  const int x = 2 * (s % 4), y = STEPS >= 4 ? x : x + 4;
+  return {even[x], odd[y], even[x + 1], odd[y + 1]};
+}
+
 // score - top of every row and token.
-DEV void packed_scores(const Query& q, const Constants& k, const u8* page, const u8* shared, int lane,
+DEV void packed_scores(const Query& q, const Constants& k, const Side& keys, const u8* shared, int lane,
                        const float (&top)[R][2], float (&score)[R][8][2]) {
   float mean[R][2] = {};
-  if constexpr (CENTRED) mean_scores(q, page, shared, lane, mean);
+  if constexpr (CENTRED) mean_scores(q, keys, shared, lane, mean);
 #pragma unroll
   for (int i = 0; i < 2 * R; i++) mean[i / 2][i % 2] -= top[i / 2][i % 2];
-  const Quad* codes = (const Quad*)page + lane;
+  const Quad* codes = (const Quad*)keys.codes + lane;
   const u32 table = shared_address(shared) + S_KTABLE + 4 * lane;
   float gain[KSPANS][8], least[has_minimum(KF) ? KSPANS : 1][8];
 #pragma unroll
   for (int b = 0; b < KSPANS; b++) {
-    load_gains(page + K_CODES + 128 * b, lane, gain[b]);
+    load_gains(keys.page + K_CODES + 128 * b, lane, gain[b]);
     if constexpr (has_minimum(KF)) {
-      load_gains(page + K_CODES + K_GAINS + 128 * b, lane, least[b]);
+      load_gains(keys.page + K_CODES + K_GAINS + 128 * b, lane, least[b]);
 #pragma unroll
       for (int j = 0; j < 8; j++) least[b][j] += offset(KF) * gain[b][j];
     }
@@ -111,25 +120,25 @@ DEV void packed_scores(const Query& q, const Constants& k, const u8* page, const
 #pragma unroll
   for (int i = 0; i < 4; i++) {  // tokens 2i and 2i + 1 of each lane
     int sum[R][4], low[R][4];
-    u32 a[8], c[8];
+    u32 even_unit[8], odd_unit[8];
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
       const int even = 2 * i * STEPS + s, odd = even + STEPS, b = s / SPAN_STEPS;
-      if (s % 4 == 0) {
-        read_unit<KF, 2 * D / 32>(codes, even / 4, table, k.levels, a);
-        if (STEPS >= 4) read_unit<KF, 2 * D / 32>(codes, odd / 4, table, k.levels, c);
-      }
-      const u32 *x = a + 2 * (even % 4), *y = (STEPS >= 4 ? c : a) + 2 * (odd % 4);
       const bool first = s % SPAN_STEPS == 0;
+      if (!K_SPREAD && s % 4 == 0) {
+        read_unit<KF, 2 * D / 32>(codes, even / 4, table, k.levels, even_unit);
+        if (STEPS >= 4) read_unit<KF, 2 * D / 32>(codes, odd / 4, table, k.levels, odd_unit);
+      }
+      const Quad a = K_SPREAD ? codes[32 * (i * STEPS + s)] : key_operand(even_unit, STEPS >= 4 ? odd_unit : even_unit, s);
 #pragma unroll
       for (int r = 0; r < R; r++) {
         u32 h[2];
         load_high(q, shared, lane, r, s, h);
-        imma(sum[r], x[0], y[0], x[1], y[1], h, first ? k.zero : (const int(&)[4])sum[r]);
+        imma(sum[r], a.x, a.y, a.z, a.w, h, first ? k.zero : (const int(&)[4])sum[r]);
         if constexpr (K_FINE) {
           u32 l[2];
           load_low(q, shared, lane, r, s, l);
-          imma(low[r], x[0], y[0], x[1], y[1], l, first ? k.zero : (const int(&)[4])low[r]);
+          imma(low[r], a.x, a.y, a.z, a.w, l, first ? k.zero : (const int(&)[4])low[r]);
         }
       }
       if (s % SPAN_STEPS != SPAN_STEPS - 1) continue;
@@ -138,10 +147,15 @@ DEV void packed_scores(const Query& q, const Constants& k, const u8* page, const
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const int j = 2 * i + v / 2, e = v % 2;
-          float value = __int_as_float(sum[r][v]) - q.base[r][e][b];
-          if constexpr (K_FINE) value += (__int_as_float(low[r][v]) - MAGIC) * LOW;
           float& to = score[r][j][e];
-          if (KSPANS == 1) to = value * (gain[b][j] * q.scale[r][e]) + mean[r][e];
+          if constexpr (KSPANS == 1 && !K_FINE && offset(KF) == 0.f) {  // one operation less a score
+            const float x = __int_as_float(sum[r][v]) * gain[0][j] - MAGIC * gain[0][j];
+            to = x * get_scale(q, shared, lane, r, e) + mean[r][e];
+            continue;
+          }
+          float value = __int_as_float(sum[r][v]) - get_base(q, shared, lane, r, e, b);
+          if constexpr (K_FINE) value += (__int_as_float(low[r][v]) - MAGIC) * LOW;
+          if (KSPANS == 1) to = value * (gain[b][j] * get_scale(q, shared, lane, r, e)) + mean[r][e];
           else to = b == 0 ? value * gain[b][j] : value * gain[b][j] + to;
           if constexpr (has_minimum(KF))
             to += least[b][j] * ((const float*)(shared + S_SUMS))[(2 * (lane & 3) + e + 8 * r) * STEPS + s];
@@ -153,7 +167,7 @@ DEV void packed_scores(const Query& q, const Constants& k, const u8* page, const
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           float& to = score[r][2 * i + v / 2][v % 2];
-          to = to * q.scale[r][v % 2] + mean[r][v % 2];
+          to = to * get_scale(q, shared, lane, r, v % 2) + mean[r][v % 2];
         }
   }
 }

@@ -83,8 +83,73 @@ DEV void zero_levels(const u32 (&p)[4], float (&base)[2]) {
   }
 }
 
-DEV void packed_values(const Constants& k, const u8* page, const u8* shared, int lane, float (&p)[R][8][2], Sums& s) {
-  const u8* gains = page + VS_CODES + VS_NEXT;
+// Sixteen channels: the first and the last 32 tokens.
+DEV void value_operands(const u32 (&unit)[8], Quad (&o)[2]) {
+  o[0] = {unit[0], unit[4], unit[1], unit[5]};
+  o[1] = {unit[2], unit[6], unit[3], unit[7]};
+}
+
+DEV void multiply(const Quad (&o)[2], const u32 (&p)[4], const int (&from)[4], int (&sum)[4]) {
+  const u32 first[2] = {p[0], p[1]}, second[2] = {p[2], p[3]};
+  imma(sum, o[0].x, o[0].y, o[0].z, o[0].w, first, from);
+  imma(sum, o[1].x, o[1].y, o[1].z, o[1].w, second, sum);
+}
+
+struct Weights {  // probabilities × gains as bytes, and what a byte is worth
+  u32 high[R][4], low[V_FINE ? R : 1][4];
+  float base[R][2], step[R][2];  // base: what the accumulators read for a sum of 0
+};
+
+// The weights of a page whose values have one gain a token; what the accumulators get too much goes to the bias.
+DEV void weigh_coarsely(const u8* page, int lane, const float (&p)[R][8][2], Weights& w, Sums& s) {
+  float g[8];
+  load_gains(page + VS_CODES + VS_NEXT, lane, g);
+#pragma unroll
+  for (int r = 0; r < R; r++) {
+    quantise_pairs(p[r], g, w.high[r], w.step[r]);
+    zero_levels(w.high[r], w.base[r]);
+    for (int e = 0; e < 2; e++) s.bias[r][e] += w.base[r][e] * w.step[r][e];
+  }
+}
+
+// Adds weights × the values of one span.
+DEV void add_values(const Constants& k, const Side& values, const u8* shared, int lane, int span, const Weights& w, Sums& s) {
+  const Quad* codes = (const Quad*)values.codes + lane;
+  const u32 table = shared_address(shared) + S_VTABLE + 4 * lane;
+#pragma unroll
+  for (int n = 0; n < VSPAN / 16; n++) {
+    const int tile = span * VSPAN / 16 + n;
+    Quad o[2];
+    if (V_SPREAD) { o[0] = codes[64 * tile]; o[1] = codes[64 * tile + 32]; }
+    else {
+      u32 unit[8];
+      read_unit<VF, 2 * VD / 32, VS_NEXT == 0>(codes, tile, table, k.levels, unit);
+      value_operands(unit, o);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      int sum[4], fine[4];
+      multiply(o, w.high[r], k.zero, sum);
+      if constexpr (V_FINE) multiply(o, w.low[r], k.zero, fine);
+#pragma unroll
+      for (int v = 0; v < 4; v++) {
+        float x = __int_as_float(sum[v]);
+        if constexpr (!V_COARSE) x -= w.base[r][v % 2];  // else left to the bias, which saves this on every value
+        if constexpr (V_FINE) x += (__int_as_float(fine[v]) - MAGIC) * LOW;
+        s.acc[r][tile][v] += x * w.step[r][v % 2];
+      }
+    }
+  }
+}
+
+DEV void packed_values(const Constants& k, const Side& values, const u8* shared, int lane, float (&p)[R][8][2], Sums& s) {
+  Weights w;
+  if constexpr (V_COARSE) {
+    weigh_coarsely(values.page, lane, p, w, s);
+    add_values(k, values, shared, lane, 0, w, s);
+    return;
+  }
+  const u8* gains = values.page + VS_CODES + VS_NEXT;
   float g[8];
   if (VSPANS == 1) load_gains(gains, lane, g);
   else
@@ -106,8 +171,6 @@ DEV void packed_values(const Constants& k, const u8* page, const u8* shared, int
 #pragma unroll
       for (int x = 0; x < 16 * R; x++) s.low[b][x / 16][x % 2] += p[x / 16][x / 2 % 8][x % 2] * least[x / 2 % 8];
     }
-  float step[R][2];
-  if constexpr (!V_COARSE)
 #pragma unroll
   for (int r = 0; r < R; r++)
 #pragma unroll
@@ -121,54 +184,22 @@ DEV void packed_values(const Constants& k, const u8* page, const u8* shared, int
       }
       peak = fmaxf(max_tokens(peak), 1e-30f);
       const float scale = 127.f * rcp_(peak);
-      step[r][e] = peak * (factor(VF) / 127.f);
+      w.step[r][e] = peak * (factor(VF) / 127.f);
 #pragma unroll
       for (int j = 0; j < 8; j++) p[r][j][e] *= scale;
     }
-  const Quad* codes = (const Quad*)page + lane;
-  const u32 table = shared_address(shared) + S_VTABLE + 4 * lane;
 #pragma unroll
   for (int b = 0; b < VSPANS; b++) {
-    u32 high[R][4], low[R][4];
-    float base[R][2];
     if (VSPANS > 1) load_gains(gains + 128 * b, lane, g);
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      if constexpr (V_COARSE) quantise_pairs(p[r], g, high[r], step[r]);
-      else {
-        float x[8][2];
+      float x[8][2];
 #pragma unroll
-        for (int i = 0; i < 16; i++) x[i / 2][i % 2] = VSPANS > 1 ? p[r][i / 2][i % 2] * g[i / 2] : p[r][i / 2][i % 2];
-        quantise(x, high[r], low[r]);
-      }
-      zero_levels(high[r], base[r]);
-      if constexpr (V_COARSE)
-        for (int e = 0; e < 2; e++) s.bias[r][e] += base[r][e] * step[r][e];
+      for (int i = 0; i < 16; i++) x[i / 2][i % 2] = VSPANS > 1 ? p[r][i / 2][i % 2] * g[i / 2] : p[r][i / 2][i % 2];
+      quantise(x, w.high[r], w.low[V_FINE ? r : 0]);
+      zero_levels(w.high[r], w.base[r]);
     }
-#pragma unroll
-    for (int tile = b * VSPAN / 16; tile < (b + 1) * VSPAN / 16; tile++) {
-      u32 o[8];
-      read_unit<VF, 2 * VD / 32, VS_NEXT == 0>(codes, tile, table, k.levels, o);
-#pragma unroll
-      for (int r = 0; r < R; r++) {
-        const u32 first[2] = {high[r][0], high[r][1]}, second[2] = {high[r][2], high[r][3]};
-        int sum[4], fine[4];
-        imma(sum, o[0], o[4], o[1], o[5], first, k.zero);
-        imma(sum, o[2], o[6], o[3], o[7], second, sum);
-        if constexpr (V_FINE) {
-          const u32 third[2] = {low[r][0], low[r][1]}, fourth[2] = {low[r][2], low[r][3]};
-          imma(fine, o[0], o[4], o[1], o[5], third, k.zero);
-          imma(fine, o[2], o[6], o[3], o[7], fourth, fine);
-        }
-#pragma unroll
-        for (int v = 0; v < 4; v++) {
-          float x = __int_as_float(sum[v]);
-          if constexpr (!V_COARSE) x -= base[r][v % 2];  // else left to the bias, which saves this on every value
-          if constexpr (V_FINE) x += (__int_as_float(fine[v]) - MAGIC) * LOW;
-          s.acc[r][tile][v] += x * step[r][v % 2];
-        }
-      }
-    }
+    add_values(k, values, shared, lane, b, w, s);
   }
 }
 

@@ -1,0 +1,63 @@
+"""The decode kernels' own sources, on a CPU, against float64 attention on the same bytes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from octavo.kernels.plan import TEAM
+
+from . import cases, emulated
+from .cases import Shape, measure
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ compiles the kernels for the CPU")
+
+TOLERANCE = 2e-2
+"""Relative error of int8 arithmetic."""
+
+FEW = Shape(lengths=(1, 65, 300))
+AGENTS = Shape(lengths=(300,) * 5 + (65,), shared=3, tile=TEAM)
+CASES = {
+    "four bits": FEW,
+    "sixteen rows of eight bits": Shape("turbo8", "q8_0", lengths=(65, 300), queries=4, sinks=True),
+    "a trellis in slices": Shape("turbo3_tcq", "turbo2_tcq", 256, lengths=(65, 200), queries=4),
+    "minima, a window": Shape("q5_1", "q5_1", 64, lengths=(65, 300), window=100),
+    "a team": AGENTS,
+    "a team of eight bits, capped": Shape(
+        "turbo8", "q4_0", lengths=(300,) * 5 + (65,), shared=3, tile=TEAM, softcap=20.0
+    ),
+    "a team without anything shared": Shape("turbo3_tcq", "turbo4", lengths=(1, 65, 300), tile=TEAM),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("emulated")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_emulated_equal_float64(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate(monkeypatch, folder)
+    assert measure(CASES[name], "cpu") < TOLERANCE
+
+
+def test_a_wrong_scale_shows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate(monkeypatch, folder)
+    assert measure(FEW, "cpu", spoil=1.1) > TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_team_waits_for_all_it_needs(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever order its warps run and its pages arrive."""
+    emulate(monkeypatch, folder, seed)
+    assert measure(AGENTS, "cpu") < TOLERANCE
+
+
+def emulate(monkeypatch: pytest.MonkeyPatch, folder: Path, seed: int = 0) -> None:
+    def decode(*arguments: object, **settings: object) -> object:
+        return emulated.decode(*arguments, folder, **settings, seed=seed)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cases, "decode", decode)
