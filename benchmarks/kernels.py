@@ -18,12 +18,12 @@ from benchmarks.setup import (
     Load,
     compile_all,
     plans,
-    provenance,
     random_pool,
     read_bandwidth,
     sdpa_us,
     time_us,
 )
+from benchmarks.where import where
 from octavo.errors import OctavoError
 from octavo.kernels.decode import DevicePlan, decode
 from octavo.kernels.plan import TEAM, TILE
@@ -164,7 +164,7 @@ def main(argv: list[str] | None = None, *, quick: bool = False, file: str | None
             "  {pair:18} {us:8.1f} us  {read_share:.2f} of read  {speedup} x  {tried}".format(**rows[-1]),
             flush=True,
         )
-    result = provenance() | {"read_tb_s": round(bandwidth / 1e12, 3), "bf16_us": bases, "rows": rows}
+    result = where() | {"read_tb_s": round(bandwidth / 1e12, 3), "bf16_us": bases, "rows": rows}
     if options.file:
         Path(options.file).write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))

@@ -12,7 +12,8 @@ import sys
 
 import torch
 
-from benchmarks.setup import provenance, time_us
+from benchmarks.setup import time_us
+from benchmarks.where import where
 from octavo.kernels.seal import seal_pages, seal_sources
 from octavo.kernels.variants import KERNEL_FORMATS
 from tests.kernels.pools import check, compile_all, make_pool, slots
@@ -56,7 +57,7 @@ def main() -> None:
             found = measure(format, head_dim, layers, pages)
             results.append(found)
             print(" ".join(f"{name} {value}" for name, value in found.items()), flush=True)
-    print(json.dumps(provenance() | {"benchmark": "seal", "kv_heads": KV_HEADS, "results": results}))
+    print(json.dumps(where() | {"benchmark": "seal", "kv_heads": KV_HEADS, "results": results}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -145,14 +144,3 @@ def compile_all(variants: Sequence[Variant]) -> None:
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1), mp_context=get_context("spawn")) as workers:
         for done in [workers.submit(compile_kernel, *job) for job in jobs]:
             done.result()
-
-
-def provenance() -> dict[str, object]:
-    """Commit, device and versions."""
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip()
-    except OSError:
-        commit = ""
-    return {"commit": commit, "device": torch.cuda.get_device_name(), "torch": torch.__version__}

@@ -10,7 +10,8 @@ import sys
 
 import torch
 
-from benchmarks.setup import provenance, time_us
+from benchmarks.setup import time_us
+from benchmarks.where import where
 from octavo.formats.base import PAGE, Side
 from octavo.kernels.unpack import side_defines, unpack_pages
 from octavo.kernels.variants import KERNEL_FORMATS
@@ -74,7 +75,7 @@ def main() -> None:
                 f"{format} {head_dim} {side}: {us:.1f} us, {share:.2f} of a copy's bytes a second", flush=True
             )
     settings = {"benchmark": "unpack", "kv_heads": KV_HEADS, "pages": PAGES, "copy_bytes_per_s": bandwidth}
-    print(json.dumps(provenance() | settings | {"results": results}))
+    print(json.dumps(where() | settings | {"results": results}))
 
 
 if __name__ == "__main__":
