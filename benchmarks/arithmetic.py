@@ -22,7 +22,6 @@ from torch import Tensor
 
 from octavo.attention.backend import Backend, TorchBackend
 from octavo.attention.cuda import SHORT, CudaBackend
-from octavo.engine.batch import make_batch
 from octavo.engine.core import Core
 from octavo.engine.memory import Memory
 from octavo.engine.requests import Sampling
@@ -63,7 +62,7 @@ class Run:
         ledger, grants = self.core.memory.ledger, [Grant(s, n) for s in self.sequences]
         for s in self.sequences:
             ledger.extend(s.holding, s.computed + n)
-        batch = make_batch(ledger, grants, self.core.backend, self.core.loaded.shape.groups, all_rows=True)
+        batch = self.core.batch(grants, all_rows=True)
         hidden = self.core.runner.hidden(batch)
         return hidden.view(len(grants), n, -1)
 

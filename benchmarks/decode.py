@@ -26,7 +26,6 @@ from benchmarks.shapes import EIGHT_B, SMALL, as_loaded, fill, pretend, random_m
 from benchmarks.where import where
 from octavo import Engine, Recipe
 from octavo.attention.backend import TorchBackend
-from octavo.engine.batch import make_batch
 from octavo.engine.scheduler import Grant
 from octavo.model.load import LoadedModel
 
@@ -58,7 +57,7 @@ def agrees(engine: Engine) -> float:
     grants = [Grant(s, 1) for s in core.scheduler.running]
     for grant in grants:
         core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
-    plain = core.runner.logits(make_batch(core.memory.ledger, grants, core.backend, engine.shape.groups))
+    plain = core.runner.logits(core.batch(grants))
     fast = core._run(grants)
     return float((plain - fast).norm() / plain.norm())
 

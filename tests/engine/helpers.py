@@ -14,7 +14,6 @@ from transformers import DynamicCache
 
 from octavo import Engine, Recipe, Sampling
 from octavo.engine.ahead import Ahead
-from octavo.engine.batch import make_batch
 from octavo.engine.core import Core
 from octavo.engine.scheduler import Grant
 from octavo.pages.ledger import Holding
@@ -69,7 +68,7 @@ class Eager:
 
     def run(self, grants: list[Grant], ids: torch.Tensor | None = None) -> torch.Tensor | None:
         core = self.core
-        batch = make_batch(core.memory.ledger, grants, core.backend, core.loaded.shape.groups)
+        batch = core.batch(grants)
         if ids is not None:
             self.steps += 1
             batch = replace(batch, ids=ids[None], wanted=torch.arange(len(grants)))

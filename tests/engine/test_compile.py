@@ -7,7 +7,6 @@ import torch
 
 from octavo import Engine, Recipe, Sampling
 from octavo.attention.hook import Attention
-from octavo.engine.batch import make_batch
 from octavo.engine.runner import Runner
 from octavo.engine.scheduler import Grant
 from octavo.errors import InvalidRequest
@@ -56,7 +55,7 @@ def test_compiled_logits_are_those_of_eager_steps(
     grants = [Grant(s, 1) for s in core.scheduler.running]
     for grant in grants:
         core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
-    batch = make_batch(core.memory.ledger, grants, core.backend, engine.shape.groups)
+    batch = core.batch(grants)
     eager = core.runner.logits(batch)
     assert eager.numel()
     attention = Attention(engine.shape, core.memory.pools, core.backend, exact_pages=1)

@@ -9,7 +9,6 @@ import torch
 
 from octavo import Engine, Recipe, Sampling
 from octavo.attention.backend import TorchBackend
-from octavo.engine.batch import make_batch
 from octavo.engine.scheduler import Grant
 from octavo.model.load import LoadedModel
 from tests.tiny import tiny_loaded
@@ -79,7 +78,7 @@ def test_graphs_agree_with_eager_steps(family: str, pair: str) -> None:
         grants = [Grant(s, 1) for s in core.scheduler.running]
         for grant in grants:
             core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
-        eager = core.runner.logits(make_batch(core.memory.ledger, grants, core.backend, engine.shape.groups))
+        eager = core.runner.logits(core.batch(grants))
         graph = core._run(grants)
         assert float((eager - graph).norm() / eager.norm()) < 1e-2
         engine.step()
@@ -111,7 +110,7 @@ def test_compiled_steps_agree_with_eager_ones(family: str) -> None:
         assert len(grants) == count
         for grant in grants:
             core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
-        eager = core.runner.logits(make_batch(core.memory.ledger, grants, core.backend, engine.shape.groups))
+        eager = core.runner.logits(core.batch(grants))
         assert float((eager - core._run(grants)).norm() / eager.norm()) < 2e-2
 
 

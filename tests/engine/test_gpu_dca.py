@@ -9,7 +9,6 @@ import torch
 
 from octavo import Engine, Recipe
 from octavo.attention.backend import TorchBackend
-from octavo.engine.batch import make_batch
 from octavo.engine.scheduler import Grant
 from octavo.model.load import LoadedModel
 from tests.engine.helpers import greedy, random_tokens
@@ -105,8 +104,7 @@ def test_graphs_agree_with_eager_steps(family: str, pair: str) -> None:
         grants = [Grant(s, 1) for s in core.scheduler.running]
         for grant in grants:
             core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
-        groups = engine.shape.groups
-        batch = make_batch(core.memory.ledger, grants, core.backend, groups, dual=core.dual)
+        batch = core.batch(grants)
         eager = core.runner.logits(batch)
         graph = core._run(grants, only_decode=True)
         assert float((eager - graph).norm() / eager.norm()) < 1e-2

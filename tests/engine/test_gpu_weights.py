@@ -11,7 +11,6 @@ import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config
 
 from octavo import Engine, Recipe, Sampling
-from octavo.engine.batch import make_batch
 from octavo.engine.scheduler import Grant
 from octavo.model.load import load_model
 from tests.tiny import byte_tokenizer
@@ -76,7 +75,7 @@ def test_quantised_weights_decode_in_graphs(way: str, compile: bool, tmp_path: P
         assert len(grants) == count
         for grant in grants:
             core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
-        eager = core.runner.logits(make_batch(core.memory.ledger, grants, core.backend, engine.shape.groups))
+        eager = core.runner.logits(core.batch(grants))
         assert float((eager - core._run(grants)).norm() / eager.norm()) < 2e-2
     while not engine.idle:
         engine.step()

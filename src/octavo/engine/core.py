@@ -11,7 +11,7 @@ from octavo.attention.backend import Backend
 from octavo.attention.dca import DualChunk
 from octavo.attention.hook import Attention
 from octavo.engine.ahead import Ahead, Decoder
-from octavo.engine.batch import make_batch
+from octavo.engine.batch import Batch, make_batch
 from octavo.engine.documents import Document
 from octavo.engine.memory import Memory
 from octavo.engine.request import Request
@@ -100,11 +100,13 @@ class Core:
         rest = grants if ready is None else grants[len(ready) :]
         if ready is not None and not rest:
             return ready
-        groups = self.loaded.shape.groups
-        logits = self.runner.logits(
-            make_batch(self.memory.ledger, rest, self.backend, groups, dual=self.dual)
-        )
+        logits = self.runner.logits(self.batch(rest))
         return logits if ready is None else torch.cat((ready, logits))
+
+    def batch(self, grants: list[Grant], *, all_rows: bool = False) -> Batch:
+        """What one forward pass over `grants` needs; logits of all rows, or of those that take a token."""
+        ledger, groups = self.memory.ledger, self.loaded.shape.groups
+        return make_batch(ledger, grants, self.backend, groups, all_rows=all_rows, dual=self.dual)
 
     def start(self, request: Request) -> None:
         """Queue a request, or raise Overloaded."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import torch
 
-from octavo.engine.batch import make_batch
 from octavo.engine.core import Core
 from octavo.engine.intake import Intake
 from octavo.engine.requests import Sampling
@@ -91,9 +90,7 @@ def score(
             for sequence in sequences:
                 ledger.extend(sequence.holding, start + n)
             grants = [Grant(sequence, n) for sequence in sequences]
-            groups = core.loaded.shape.groups
-            batch = make_batch(ledger, grants, core.backend, groups, dual=core.dual, all_rows=True)
-            hidden = core.runner.hidden(batch)
+            hidden = core.runner.hidden(core.batch(grants, all_rows=True))
             moves = []
             for sequence in sequences:
                 sequence.computed += n
