@@ -82,7 +82,7 @@ class Variant:
     @property
     def announced(self) -> int:
         """Pages that each warp asks the L2 cache for while the kernel before ends."""
-        return max(1, round(ANNOUNCED_BYTES / (self.warps * max(self.stage_bytes, 1024))))
+        return 0
 
     @property
     def stage_bytes(self) -> int:
@@ -197,4 +197,6 @@ def _best(variant: Variant) -> tuple[int, int]:
         return (16 if {variant.k, variant.v} <= turbo else 12), 1
     if STATE_BITS.keys() & {variant.k, variant.v}:
         return 12, 1
+    if variant.rows == 8 and {variant.k, variant.v} == {"turbo4"}:
+        return 8, 1
     return (12, 1) if variant.head_dim == 128 and {variant.k, variant.v} <= turbo else (8, 1)

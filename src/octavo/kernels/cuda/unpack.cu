@@ -3,7 +3,8 @@
 
 // unpack() leaves bytes; as the middle of a float's mantissa byte b reads 32768 + b.
 constexpr bool SIGNED = BITS == 8 || is_trellis(FORMAT) || FORMAT == TURBO3 || FORMAT == TURBO2;
-constexpr float ZERO = 32768.f + (SIGNED ? 128.f : offset(FORMAT));
+// Codes above a minimum are not moved around 0: nothing is rounded here.
+constexpr float ZERO = 32768.f + (SIGNED ? 128.f : has_minimum(FORMAT) ? 0.f : offset(FORMAT));
 constexpr u32 FLIP = SIGNED ? 0x80808080u : 0u;
 
 DEV float biased(u32 word, int n) { return __uint_as_float(prmt(word, 0x47u, 0x4505u | n << 4)); }
