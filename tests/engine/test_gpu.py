@@ -11,7 +11,8 @@ from octavo import Engine, Recipe, Sampling
 from octavo.attention.backend import TorchBackend
 from octavo.engine.scheduler import Grant
 from octavo.model.load import LoadedModel
-from tests.tiny import tiny_loaded
+from tests.engine.helpers import noisy_reference
+from tests.tiny import tiny, tiny_loaded
 
 pytestmark = pytest.mark.gpu
 
@@ -55,12 +56,11 @@ def kld(right: torch.Tensor, other: torch.Tensor) -> float:
 def test_scores_agree_with_the_reference(family: str, pair: str) -> None:
     tokens = torch.randint(0, 256, (900,), generator=torch.Generator().manual_seed(1)).tolist()
     right = log_probs(make(family, pair, reference=True), tokens, 64)
-    floor = kld(
-        right, log_probs(make(family, pair, reference=True), tokens, 1 if pair == "plain:plain" else 64)
-    )
+    with noisy_reference():
+        floor = kld(right, log_probs(make(family, pair, reference=True), tokens, 64))
     ours = make(family, pair)
     for chunk in (64, 256) if pair == "plain:plain" else (64,):
-        assert kld(right, log_probs(ours, tokens, chunk)) < 3 * floor + 5e-3
+        assert kld(right, log_probs(ours, tokens, chunk)) < 3 * floor + 1e-3
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
@@ -98,8 +98,9 @@ def test_steps_run_ahead_say_the_same(family: str, temperature: float) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_compiled_steps_agree_with_eager_ones(family: str) -> None:
-    """Alone, where products of one row have a kernel of their own, and together."""
-    engine = make(family, "q8_0:q4_0", compile=True)
+    """Alone, where products of one row have a kernel of their own, and together. Fused steps round less often:
+    the two differ by what 16 bits cost, and compiled ones are no further from float32 than the others."""
+    engine, exact = make(family, "q8_0:q4_0", compile=True), tiny(family).cuda()
     core = engine._core
     for count in (1, 2, 3):
         engine.submit("A harbour at dawn. " * (3 + count), Sampling(max_tokens=100, ignore_eos=True))
@@ -110,8 +111,11 @@ def test_compiled_steps_agree_with_eager_ones(family: str) -> None:
         assert len(grants) == count
         for grant in grants:
             core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
-        eager = core.runner.logits(core.batch(grants))
-        assert float((eager - core._run(grants)).norm() / eager.norm()) < 2e-2
+        rows = [torch.tensor([g.sequence.tokens], device="cuda") for g in grants]
+        right = torch.stack([exact(row).logits[0, -1].float() for row in rows])
+        eager, compiled = core.runner.logits(core.batch(grants)), core._run(grants)
+        off = [float((x - right).norm() / right.norm()) for x in (eager, compiled)]
+        assert off[1] < 1.5 * off[0] + 1e-2, off
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -11,7 +11,7 @@ from octavo import Engine, Recipe
 from octavo.attention.backend import TorchBackend
 from octavo.engine.scheduler import Grant
 from octavo.model.load import LoadedModel
-from tests.engine.helpers import greedy, random_tokens
+from tests.engine.helpers import greedy, noisy_reference, random_tokens
 from tests.engine.slow_dca import slow_logits
 from tests.engine.test_gpu import SMOOTH, kld, log_probs
 from tests.tiny import tiny_loaded
@@ -58,12 +58,13 @@ def test_scores_agree_with_the_reference(family: str, pair: str, dtype: torch.dt
     right = {
         c: log_probs(make(family, pair, c=c, dtype=dtype, reference=True), tokens, 64) for c in (64, 192)
     }
-    other = make(family, pair, c=64, dtype=dtype, reference=True)
-    floor = kld(right[64], log_probs(other, tokens, 50 if pair == "plain:plain" else 64))
+    with noisy_reference():
+        other = make(family, pair, c=64, dtype=dtype, reference=True)
+        floor = kld(right[64], log_probs(other, tokens, 64))
     for c, wanted in right.items():
         ours = make(family, pair, c=c, dtype=dtype)
         for chunk in (64, 100, 900) if pair == "plain:plain" else (64,):
-            assert kld(wanted, log_probs(ours, tokens, chunk)) < 3 * floor + 5e-3, (c, chunk)
+            assert kld(wanted, log_probs(ours, tokens, chunk)) < 3 * floor + 1e-3, (c, chunk)
         assert ours.stats().dca is not None  # verified
 
 
@@ -106,7 +107,7 @@ def test_graphs_agree_with_eager_steps(family: str, pair: str) -> None:
             core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
         batch = core.batch(grants)
         eager = core.runner.logits(batch)
-        graph = core._run(grants, only_decode=True)
+        graph = core._run(grants)
         assert float((eager - graph).norm() / eager.norm()) < 1e-2
         engine.step()
 
