@@ -98,8 +98,8 @@ def test_steps_run_ahead_say_the_same(family: str, temperature: float) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_compiled_steps_agree_with_eager_ones(family: str) -> None:
-    """Alone, where products of one row have a kernel of their own, and together. Fused steps round less often:
-    the two differ by what 16 bits cost, and compiled ones are no further from float32 than the others."""
+    """Alone, where products of one row have a kernel of their own, and together. Fused steps round less
+    often: the two differ by what 16 bits cost, and compiled ones are no further from float32 than the others."""
     engine, exact = make(family, "q8_0:q4_0", compile=True), tiny(family).cuda()
     core = engine._core
     for count in (1, 2, 3):
