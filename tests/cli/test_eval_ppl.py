@@ -77,15 +77,15 @@ def test_a_control_that_disagrees_leaves_with_1(ppl: Octavo, monkeypatch: pytest
     monkeypatch.setattr("octavo.evaluation.ppl.PplRun.run", lambda *_: pytest.fail("no row means anything"))
     ran = ppl("--ctx", "300", "--json")
     assert ran.status == 1 and ran.json["valid"] is False and "rows" not in ran.json
-    assert "within the trained length, perplexity is" in ran.json["invalid"][0]
+    assert "within two chunks, perplexity is" in ran.json["invalid"][0]
     ran = ppl("--ctx", "300")
     assert ran.status == 1 and "INVALID: at 256 tokens" in ran.out and "By position" not in ran.out
 
 
-def test_chunks_shorter_than_need_be_are_told_by_the_control(ppl: Octavo) -> None:
-    """A random model does not bear it that far tokens look nearer than they are."""
+def test_the_control_runs_where_both_are_the_same(ppl: Octavo) -> None:
+    """Two chunks: beyond them a random model does not bear it that far tokens look nearer than they are."""
     ran = ppl("--ctx", "300", "--dca-chunk", "64", "--json")
-    assert ran.status == 1 and "the engine or chunk length is at fault" in ran.json["invalid"][0]
+    assert ran.status == 0 and [row["ctx"] for row in ran.json["control"]] == [128, 128]
 
 
 def test_a_temperature_is_no_fault_of_the_engine(ppl: Octavo) -> None:
@@ -101,7 +101,7 @@ def test_a_temperature_is_no_fault_of_the_engine(ppl: Octavo) -> None:
     [
         (
             ("--ctx", "100", "--dca", "on"),
-            "asked for and not used: 100 tokens do not reach beyond the first chunk",
+            "would not be used: 100 tokens do not reach beyond the first chunk of 128",
         ),
         (("--dca-chunk", "100"), "dca_chunk is 100; it must be a multiple of 64"),
         (("--dca-chunk", "192"), "twice that must not exceed the model's trained length of 256"),

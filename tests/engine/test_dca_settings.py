@@ -87,7 +87,7 @@ def test_engines_that_cannot_be(settings: dict[str, Any], context: int | None, s
         ({"dca_mscale": float("inf")}, "dca_mscale is inf"),
         ({"dca": "always"}, "unknown dca 'always'; known: auto, off, on"),
         ({"dca": "atuo"}, "did you mean 'auto'"),
-        ({"dca": True}, "unknown dca 'True'"),
+        ({"dca": True}, "dca is True; it is of type str"),
     ],
 )
 def test_recipes_that_cannot_be(settings: dict[str, Any], said: str) -> None:

@@ -99,7 +99,7 @@ def test_steps_run_ahead_say_the_same(family: str, temperature: float) -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_compiled_steps_agree_with_eager_ones(family: str) -> None:
     """Alone, where products of one row have a kernel of their own, and together. Fused steps round less
-    often: the two differ by what 16 bits cost, and compiled ones are no further from float32 than the others."""
+    often: they differ by what 16 bits cost, and compiled ones are no further from float32 than others."""
     engine, exact = make(family, "q8_0:q4_0", compile=True), tiny(family).cuda()
     core = engine._core
     for count in (1, 2, 3):

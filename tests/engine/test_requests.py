@@ -213,9 +213,12 @@ def test_bad_engine_settings(settings: dict[str, Any]) -> None:
         tiny_engine(**settings)
 
 
-@pytest.mark.parametrize("context", [0, 1, 4097])
-def test_bad_contexts(context: int) -> None:
-    with pytest.raises(InvalidRequest, match=rf"{context}.*4096"):
+@pytest.mark.parametrize(
+    ("context", "told"),
+    [(0, "at least 1"), (1, "1.*4096"), (4097, "4097.*4096"), (1024.0, "whole numb"), ("9", "whole numb")],
+)
+def test_bad_contexts(context: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
         tiny_engine(recipe=Recipe(dca="off"), context=context)
 
 

@@ -144,6 +144,24 @@ def test_a_preempted_sequence_goes_on_from_its_kept_tokens() -> None:
     audit_engine(engine)
 
 
+def test_a_context_as_large_as_the_pool() -> None:
+    """At the limit pages wait for packed slots, which only the shift frees: they are packed then."""
+    engine = dual(pair="q8_0", memory="2MB", context=None)
+    assert engine.context == engine._core.memory.capacity
+    length = engine.context + 300
+    answer = engine.generate([random_tokens(length - 200)], shifting(400), raw=True)[0]
+    assert len(answer.tokens) == 400 and answer.usage.context_shifted
+    audit_engine(engine)
+
+
+def test_a_pool_that_a_document_fills_is_shifted_too() -> None:
+    engine = dual(memory="2MB", context=None)
+    with engine.document(random_tokens(400, 3), raw=True):
+        answer = engine.generate([random_tokens(engine.context - 200)], shifting(300), raw=True)[0]
+        assert len(answer.tokens) == 300 and answer.usage.context_shifted
+    audit_engine(engine)
+
+
 def test_a_document_stays() -> None:
     engine = dual()
     with engine.document(random_tokens(200), raw=True) as book:

@@ -14,7 +14,7 @@ from urllib.error import URLError
 
 import pytest
 
-from octavo.errors import InvalidRequest
+from octavo.errors import InvalidFile, InvalidRequest
 from octavo.evaluation.answers import Answer, EngineAnswerer, Question
 from octavo.evaluation.client import UrlAnswerer
 from octavo.evaluation.log import Item, SampleLog, answer_all
@@ -162,9 +162,8 @@ def test_a_log_keeps_answers_and_asks_failures_again(tmp_path: Path) -> None:
     again = Scripted(Answer.of("right"))
     scored = answer_all(again, items(3), SampleLog(path, {"run": 1}), lambda done, total: None)
     assert again.asked == 1 and [s.status for s in scored] == ["ok", "ok", "empty"]
-    other = Scripted(*[Answer.of("no")] * 3)
-    answer_all(other, items(3), SampleLog(path, {"run": 2}), lambda done, total: None)
-    assert other.asked == 3
+    with pytest.raises(InvalidFile, match=r"another run.*take another --out"):
+        SampleLog(path, {"run": 2})
 
 
 def test_a_server_that_does_not_even_connect_in_time_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_a_control_that_disagrees_is_invalid() -> None:
     sound = run()
     spoilt = run(engine=lambda recipe, tokens: Spoilt(sound.engine(recipe, tokens)))  # type: ignore[arg-type]
     validity, rows = spoilt.control(windows(TRAINED))
-    assert not validity.valid and "at 256 tokens, within the trained length" in validity.reasons[0]
+    assert not validity.valid and "at 256 tokens, within two chunks" in validity.reasons[0]
     report = ppl_report([], rows, validity, SETUP)
     assert list(report.invalid) == list(validity.reasons) and not report.tables
     assert report.results["valid"] is False and "rows" not in report.results
@@ -147,7 +147,7 @@ def test_a_text_that_nobody_understands_is_invalid() -> None:
 
 
 def test_asked_for_and_not_used_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"asked for and not used: 128 tokens .* first chunk of 128"):
+    with pytest.raises(InvalidRequest, match=r"asked for and not used: 128 tokens .* first chunk"):
         run(modes=("on",)).run(windows(128))
     [row] = run(modes=("on",)).run(windows(129))
     assert row.rows["succ"] == 1

@@ -35,7 +35,10 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Window lengths; ladder is 1, 2, 4 and 8 times the trained length, as far as the text goes.",
 )
 @click.option(
-    "--tokens", type=click.IntRange(1), metavar="N", help="Score at most this many tokens per window length."
+    "--tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Score as many windows of each length as hold this many tokens.  [default: one window]",
 )
 @click.option(
     "--chunk", type=click.IntRange(1), default=512, show_default=True, metavar="TOKENS", help="Tokens a step."
@@ -63,12 +66,13 @@ def command(
 ) -> None:
     """Score a text far beyond the trained length, with Dual Chunk Attention, without it, or both.
 
-    Within the trained length both must agree; where they do not, the result is INVALID: nothing is tabulated
-    and the exit status is 1.
+    Within two chunks both must agree; where they do not, the result is INVALID: nothing is tabulated and the
+    exit status is 1.
     """
     from octavo.evaluation.ppl import PplRun
     from octavo.evaluation.present_ppl import ppl_report
     from octavo.evaluation.windows import cut, read_text
+    from octavo.recipe.dca import resolve_dca
 
     recipes = make_recipes(formats, options)
     bench = make_bench(model, options)
@@ -78,6 +82,7 @@ def command(
         lengths = [n for n in (trained * s for s in (1, 2, 4, 8)) if n <= longest] or [min(trained, longest)]
     else:
         lengths = list(NUMBERS.convert(ctx, None, click.get_current_context()))
+    longer = [bench.dual_chunk(recipes[0].with_(dca="on"), n) for n in lengths] if dca != "off" else []
     windows = [cut(text, length, tokens=max(tokens or 0, length)) for length in lengths]
     folder, status = out_folder(options, "ppl", model), Status()
     run = PplRun(
@@ -89,13 +94,14 @@ def command(
         chunk=chunk,
         progress=progress_on(status),
     )
-    within = min(trained, longest)
+    exact = resolve_dca(recipes[0].with_(dca="on"), trained, None)
+    within = min(2 * exact.chunk if exact else trained, longest)
     validity, control = run.control(cut(text, within, tokens=within))
     if validity.valid:
         for each in windows:
             run.run(each)
     status.clear()
     told = {"model": bench.loaded.identity, "text": text.sha256, "text_name": path.name, "trained": trained}
-    setup = bench.setup(**told, chunk=chunk, recipe=recipes[0].as_dict())
+    setup = bench.setup(**told, chunk=chunk, recipe=recipes[0].as_dict(), dca=longer[-1] if longer else None)
     report = ppl_report(run.found, control, validity, setup)
     finish(report, folder, report.results, as_json)

@@ -97,7 +97,7 @@ ENGINE = {
         "--context",
         type=click.IntRange(1),
         metavar="TOKENS",
-        help="Longest sequence.  [default: the model's]",
+        help="Longest sequence.  [default: the model's; with --dca on what the pool holds]",
     ),
     "chunk": click.option(
         "--chunk",

@@ -79,7 +79,8 @@ class Core:
         began = time.perf_counter()
         step = self.scheduler.schedule()
         for sequence, error in step.failed:
-            self._fail(sequence, error)
+            if not self._shift(sequence):
+                self._fail(sequence, error)
         if not step.grants:
             return self._hand_over()
         decode = sum(g.sequence.decoding for g in step.grants)
@@ -161,7 +162,7 @@ class Core:
         if self.dual is not None and any(delta.finish for delta in self._out):
             self.dual.verify()
         for grant in grants:
-            if grant.sequence.sampling.context_shift and not grant.sequence.room:
+            if not grant.sequence.room:
                 self._shift(grant.sequence)
             if grant.sequence.done:
                 self._document_ready(grant.sequence)
@@ -173,17 +174,21 @@ class Core:
         self.scheduler.settled(sequence)
         return moves
 
-    def _shift(self, sequence: Sequence) -> None:
-        """Drop the oldest tokens of a full sequence, unless it has just ended."""
-        if sequence not in self.scheduler.running:
-            return
-        assert self.dual is not None
+    def _shift(self, sequence: Sequence) -> bool:
+        """Drop the oldest tokens of a running sequence that asked for it and has enough of them."""
+        asked = sequence.sampling.context_shift and sequence in self.scheduler.running
+        if self.dual is None or not asked:
+            return False
         head, count = pinned(sequence.keep), droppable(sequence, self.dual.chunk, self.loaded.shape)
+        if count == 0:
+            return False
         self.memory.ledger.drop(sequence.holding, head // PAGE, count // PAGE)
         self.scheduler.forget(sequence)
         sequence.drop(head, count)
         self.clock.shifts += 1
         self.clock.dropped += count
+        self.memory.seal(self._settle_pages(sequence))  # what waited for a packed slot has one now
+        return True
 
     def _end(self, request: Request) -> None:
         self.scheduler.remove(request.sequence)

@@ -66,9 +66,10 @@ class Engine(Scoring):
         all_quantised: bool = False,
         untrained: bool = False,
     ):
-        for name, value in (("chunk", chunk), ("max_sequences", max_sequences), ("max_waiting", max_waiting)):
-            if value < 1:
-                raise InvalidRequest(f"{name} is {value}; it must be at least 1")
+        sizes = {"chunk": chunk, "max_sequences": max_sequences, "max_waiting": max_waiting}
+        for name, value in {**sizes, "context": 1 if context is None else context}.items():
+            if type(value) is not int or value < 1:
+                raise InvalidRequest(f"{name} is {value!r}; it must be a whole number, at least 1")
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         loaded = model if isinstance(model, LoadedModel) else load_model(model, device=device, dtype=dtype)

@@ -20,7 +20,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 def whole(value: object, low: float = -math.inf, high: float = math.inf) -> bool:
-    return isinstance(value, Integral) and low <= int(value) <= high
+    return isinstance(value, Integral) and not isinstance(value, bool) and low <= int(value) <= high
 
 
 def number(value: object, low: float, high: float) -> bool:
@@ -63,8 +63,9 @@ class Sampling:
 
     temperature 0 takes the most likely token; top_k 0, top_p 1 and min_p 0 switch those filters off.
     `logprobs` asks for that many alternatives beside each chosen token (0: only the chosen one's).
-    `context_shift` makes room, where the context or the pool is full, by dropping the oldest tokens behind
-    the first `keep` (and a document); it needs Dual Chunk Attention, which leaves stored pages valid.
+    `context_shift` makes room, where the context is full, by dropping the oldest tokens behind the first
+    `keep` (and a document), those of too long a prompt too; it needs Dual Chunk Attention, which leaves
+    stored pages valid.
     """
 
     max_tokens: int | None = 256

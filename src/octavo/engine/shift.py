@@ -28,20 +28,22 @@ def check_shift(dca: DcaSettings | None, shape: ModelShape, keep: int, limit: in
             "context_shift needs Dual Chunk Attention, which leaves the pages that stay valid; start the "
             "engine with dca on, or with a context beyond the trained length"
         )
+    parts = [f"{pinned(keep)} pinned ones (keep or a document, in whole pages)", f"a chunk of {dca.chunk}"]
+    if widest(shape):
+        parts.append(f"a sliding window of {widest(shape)}")
     least = pinned(keep) + dca.chunk + widest(shape) + PAGE
     if limit < least:
         raise InvalidRequest(
-            f"context_shift drops multiples of {dca.chunk} tokens (the chunk length) behind {pinned(keep)} "
-            f"pinned ones and needs sequences of {least} tokens, not {limit}; raise --memory or the "
-            "context, or take a smaller --dca-chunk"
+            f"context_shift needs sequences of {least} tokens: {', '.join(parts)} and a page of {PAGE}; "
+            f"they hold {limit}. Raise --memory or the context, or take a smaller keep or --dca-chunk"
         )
 
 
 def droppable(sequence: Sequence, chunk: int, shape: ModelShape) -> int:
-    """Tokens to drop from a full sequence: half of what can go, in chunks, at least one."""
+    """Tokens to drop from a sequence: half of what can go, in chunks, at least one; 0 where none can."""
     stored = sequence.computed // PAGE * PAGE
-    chunks = (stored - pinned(sequence.keep) - widest(shape)) // chunk
-    return max(1, chunks // 2) * chunk
+    chunks = max(0, stored - pinned(sequence.keep) - widest(shape)) // chunk
+    return -(-chunks // 2) * chunk
 
 
 def widest(shape: ModelShape) -> int:

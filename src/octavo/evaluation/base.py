@@ -25,7 +25,7 @@ __all__ = ["FORMAT", "Base", "BaseWriter", "check_belongs", "open_base"]
 
 FORMAT = "octavo-kld-base-1"
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-_HINT = "; make a new base, or leave --base out"
+_HINT = "; take another --base, or another --out where none was given"
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,13 @@ def compare_reports(a: dict[str, Any], b: dict[str, Any]) -> tuple[list[Differen
             raise InvalidRequest(f"report {name} is invalid ({reasons}); nothing to compare")
     if a["kind"] != b["kind"]:
         raise InvalidRequest(f"A is a {a['kind']} report, B a {b['kind']} report; compare like with like")
+    under = [report["setup"].get("dca") for report in (a, b)]
+    if a["kind"] == "kld" and under[0] != under[1]:
+        told = [f"chunks of {dca['chunk']}" if dca else "off" for dca in under]
+        raise InvalidRequest(
+            f"Dual Chunk Attention differs (A {told[0]}, B {told[1]}), so their KLD has different "
+            "references; compare runs under the same"
+        )
     left, right = _measures(a), _measures(b)
     if not left.keys() & right.keys():
         left, right = _without_target(left), _without_target(right)

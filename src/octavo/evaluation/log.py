@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from octavo.errors import InvalidFile
 from octavo.evaluation.answers import Answer, Answerer, Question
 
 __all__ = ["Item", "SampleLog", "Scored", "answer_all"]
@@ -38,7 +39,7 @@ class Scored:
 class SampleLog:
     """Lines of `Scored` at `path`, behind a first line that says what they belong to.
 
-    A log of another run is started afresh. Errors and time-outs are not taken over: they are asked again.
+    Errors and time-outs are not taken over: they are asked again. Raises InvalidFile for another run's log.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
@@ -60,12 +61,27 @@ class SampleLog:
             return
         head, *lines = self._path.read_text(encoding="utf-8").splitlines() or [""]
         if head != self._head:
-            return
+            raise InvalidFile(
+                f"{self._path} holds samples of another run ({self._told(head)}); take another --out"
+            )
         for line in lines:
             try:
                 yield Scored(**json.loads(line))
             except (ValueError, TypeError):
                 return  # the run was cut off while writing this line
+
+
+    def _told(self, head: str) -> str:
+        """What the log's first line says otherwise than this run."""
+        try:
+            theirs, ours = json.loads(head), json.loads(self._head)
+            names = [name for name in {**ours, **theirs} if theirs.get(name) != ours.get(name)]
+        except (ValueError, AttributeError):
+            return "its first line is damaged"
+        if names == ["recipe"]:
+            names = [n for n in ours["recipe"] if theirs["recipe"].get(n) != ours["recipe"][n]]
+            return ", ".join(f"{n} {theirs['recipe'].get(n)}, now {ours['recipe'][n]}" for n in names)
+        return ", ".join(f"another {name}" for name in names)
 
 
 def _line(scored: Scored) -> str:

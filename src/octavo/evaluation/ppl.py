@@ -1,7 +1,7 @@
 """Perplexity by position, with Dual Chunk Attention and without: does a model hold beyond its trained length?
 
-The control runs first, within the trained length, where both must agree: if they do not, nothing beyond it
-means anything. A run that asked for Dual Chunk Attention and did not use it is refused.
+The control runs first, within two chunks, where both must agree: if they do not, nothing beyond means
+anything. A run that asked for Dual Chunk Attention and did not use it is refused.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PplRun:
 
     engine    makes an engine of a recipe and a context; it is closed after its row
     recipes   the formats to measure; `modes` says with which `dca` settings: "off", "on"
-    trained   the model's trained length, where the control runs
+    trained   the model's trained length
     """
 
     engine: Callable[[Recipe, int], CountingEngine]
@@ -98,11 +98,17 @@ class PplRun:
     def run(self, windows: Windows) -> list[PplRow]:
         """Rows at one context length."""
         rows = [self._row(recipe.with_(dca=mode), windows) for recipe in self.recipes for mode in self.modes]
+        for row in rows:
+            if row.recipe.dca == "on" and not row.rows.get("succ"):
+                raise InvalidRequest(
+                    f"Dual Chunk Attention was asked for and not used: {windows.ctx} tokens do not reach "
+                    "beyond the first chunk; take a longer --ctx or a smaller --dca-chunk"
+                )
         self.found.extend(rows)
         return rows
 
     def control(self, windows: Windows) -> tuple[Validity, list[PplRow]]:
-        """Plain pages within the trained length, Dual Chunk Attention off and on: sane, and agreed.
+        """Plain pages within two chunks, Dual Chunk Attention off and on: sane, and agreed.
 
         Without a temperature, which changes short texts too.
         """
@@ -124,12 +130,6 @@ class PplRun:
             dca = engine.stats().dca
         finally:
             engine.close()
-        if recipe.dca == "on" and (dca is None or not dca["rows"]["succ"]):
-            chunk = dca["chunk"] if dca else 0
-            raise InvalidRequest(
-                f"Dual Chunk Attention was asked for and not used: {windows.ctx} tokens do not reach beyond "
-                f"the first chunk of {chunk}; take a longer --ctx or a smaller --dca-chunk"
-            )
         count = len(windows.rows)
         used = dca["rows"] if dca else {}
         return PplRow(windows.ctx, recipe, dca is not None, used, total / count, entropy / count)
@@ -155,7 +155,7 @@ def check_agreement(off: PplRow, on: PplRow) -> Validity:
         return Validity()
     return Validity(
         (
-            f"at {off.ctx} tokens, within the trained length, perplexity is {off.ppl:.4g} without and "
+            f"at {off.ctx} tokens, within two chunks, perplexity is {off.ppl:.4g} without and "
             f"{on.ppl:.4g} with Dual Chunk Attention; more than {MOST_GAP:.0%} apart, the engine or chunk "
             "length is at fault",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.evaluation.measures import Measure, measure_of
 from octavo.evaluation.plots import Plot, Point
 from octavo.evaluation.ppl import TAIL, PplRow
 from octavo.evaluation.present import table_of
@@ -12,6 +13,9 @@ from octavo.evaluation.report import Report, Table
 from octavo.evaluation.validity import Validity
 
 __all__ = ["ppl_report"]
+
+BLOCK = 256
+"""Tokens whose mean is one sample of a comparison."""
 
 _COLUMNS = {
     "ctx": "ctx",
@@ -41,12 +45,20 @@ def ppl_report(
         setup=setup,
         results=document | {"rows": rows},
         tables=[table_of("Perplexity", rows, _COLUMNS), _by_position(rows)],
+        measures=[_measure(row) for row in found],
         plots=[_plot(rows)],
         notes=[
             f"Control, {control[0].ctx:,} tokens: {off:.4g} without and {on:.4g} with Dual Chunk Attention.",
             f"Trained length {trained:,} tokens.",
         ],
     )
+
+
+def _measure(row: PplRow) -> Measure:
+    """By blocks of neighbouring positions: single tokens are not independent."""
+    blocks = [(str(n), float(row.nll[n : n + BLOCK].mean())) for n in range(0, len(row.nll), BLOCK)]
+    target = f"{row.recipe.pair} DCA {'on' if row.dca else 'off'}"
+    return measure_of(f"ctx {row.ctx}", target, "NLL (nats)", blocks, "low")
 
 
 def _name(row: dict[str, Any]) -> str:

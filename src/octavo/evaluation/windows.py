@@ -56,6 +56,8 @@ def read_text(path: Path, tokenizer: TextTokenizer) -> Text:
 
 def cut(text: Text, ctx: int, *, tokens: int | None = None) -> Windows:
     """The text's windows of `ctx` tokens, at most `tokens` in all; an incomplete last one is left out."""
+    if not text.tokens:
+        raise InvalidRequest(f"{text.name} is empty; give a text to score")
     body = ctx - len(text.prefix)
     if body < 2:
         raise InvalidRequest(f"ctx is {ctx}; a window needs at least {2 + len(text.prefix)} tokens")

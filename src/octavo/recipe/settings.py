@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,6 +16,15 @@ from octavo.recipe.model import ModelFacts
 from octavo.recipe.scales import Scales
 
 __all__ = ["Recipe"]
+
+
+def typed(name: str, value: Any, kind: type) -> Any:
+    """The value, if it is of that type; a whole number passes for a real one. Raises InvalidRequest."""
+    if type(value) is int and kind is float and abs(value) < 1e6:
+        return float(value)
+    if type(value) is not kind:
+        raise InvalidRequest(f"recipe setting {name} is {value!r}; it is of type {kind.__name__}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,9 @@ class Recipe:
     model: ModelFacts | None = None
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            if f.name in self.names():
+                object.__setattr__(self, f.name, typed(f.name, getattr(self, f.name), type(f.default)))
         object.__setattr__(self, "layers", canonical(self.layers))
         get_format(self.k)
         get_format(self.v)
@@ -71,9 +82,9 @@ class Recipe:
                 f"dca_chunk is {self.dca_chunk}; it must be a multiple of {PAGE} tokens, so that a page lies "
                 "in one chunk, or 0 for half the trained length"
             )
-        if not (math.isfinite(self.dca_mscale) and self.dca_mscale > 0):
+        if not 0.1 <= self.dca_mscale <= 10:
             raise InvalidRequest(
-                f"dca_mscale is {self.dca_mscale}; it multiplies scores by its square and must be above 0"
+                f"dca_mscale is {self.dca_mscale}; scores are multiplied by its square: take 0.1 to 10, or 1"
             )
 
     @property
@@ -120,17 +131,9 @@ class Recipe:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
         """A recipe from a mapping; unknown settings are refused, and values of a wrong type."""
-        kinds = {f.name: type(f.default) for f in fields(cls) if f.name in cls.names()}
-        settings = dict(settings)
-        for name, value in settings.items():
-            if name not in kinds:
-                raise unknown("recipe setting", name, kinds)
-            if type(value) is int and kinds[name] is float:
-                value = settings[name] = float(value)
-            if type(value) is not kinds[name]:
-                raise InvalidRequest(
-                    f"recipe setting {name} is {value!r}; it is of type {kinds[name].__name__}"
-                )
+        for name in settings:
+            if name not in cls.names():
+                raise unknown("recipe setting", name, cls.names())
         return cls(**settings)
 
     @classmethod
