@@ -53,12 +53,12 @@ def read_rows(files: list[Path]) -> tuple[Row, list[Row]]:
         for cell in document.get("cells", ()):
             if cell.get("job") in NAMES:
                 setup = setup or document["setup"]
-                for row in rows_of(cell):
+                for row in rows_of(cell, document["setup"]["commit"]):
                     rows[tuple(row[n] for n in ("job", "text", "ctx", "setting", "target"))] = row
     return setup, list(rows.values())
 
 
-def rows_of(cell: Row) -> Iterator[Row]:
+def rows_of(cell: Row, commit: str) -> Iterator[Row]:
     """A cell's rows, each with what it belongs to."""
     setting = next(name for settings, name in NAMES[cell["job"]] if settings == cell["settings"])
     told = {"job": cell["job"], "text": cell["text"].removesuffix(".txt"), "setting": setting}
@@ -66,7 +66,7 @@ def rows_of(cell: Row) -> Iterator[Row]:
     if not cell["valid"]:
         raise SystemExit(f"{told} is invalid: {cell['invalid']}")
     told |= {"ctx": context["ctx"], "tokens": context["tokens"], "reference_ppl": context["reference"]["ppl"]}
-    told["noise_floor"] = context["noise_floor"]["mean_kld"]
+    told |= {"noise_floor": context["noise_floor"]["mean_kld"], "commit": commit}
     for row, blocks in zip(cell["rows"], cell["block_kld"], strict=True):
         kept = {n: row[n] for n in row if n not in ("ctx", "layers", "values")}
         yield told | kept | {"interval": bootstrap(blocks), "block_kld": blocks}
@@ -141,33 +141,23 @@ def figure(row: Row | None) -> str:
 
 
 def plot(rows: list[Row], name: str, text: str, folder: Path) -> None:
-    """KLD against bits, as is and by default, on one text."""
+    """KLD against bits on one text: formats as is and by default, pairs of two formats by default."""
     series: dict[str, list[tuple[float, float, float, float]]] = {}
     labels = {}
-    for setting in ("as is", "default"):
-        own = [
-            r
-            for r in rows
-            if (r["job"], r["text"], r["ctx"], r["setting"]) == ("kld-all", text, 2048, setting)
-        ]
-        own.sort(key=lambda r: r["bits_per_value"])
-        series[setting] = [(r["bits_per_value"], r["mean_kld"], *r["interval"]) for r in own]
-        if setting == "default":
-            labels = {(r["bits_per_value"], r["mean_kld"]): short(r["target"]) for r in own}
+    own = [r for r in rows if (r["job"], r["text"], r["ctx"]) == ("kld-all", text, 2048)]
+    for title, setting, alike in (
+        ("as is", "as is", True),
+        ("default", "default", True),
+        ("default, keys : values", "default", False),
+    ):
+        some = [r for r in own if r["setting"] == setting and (r["k"] == r["v"]) == alike]
+        series[title] = [(r["bits_per_value"], r["mean_kld"], *r["interval"]) for r in some]
+        if title == "default":
+            labels = {(r["bits_per_value"], r["mean_kld"]): r["k"] for r in some}
     title = f"{name}: every token quantised, ctx 2,048, {text}"
-    whole = Plot(
-        f"kld-{name}",
-        title,
-        "bits a value",
-        "mean KLD (nats)",
-        series,
-        log_y=True,
-        lines=False,
-        labels=labels,
-    )
-    with matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": name}
-    ):  # text stays text; equal files
+    axes = {"x": "bits a value", "y": "mean KLD (nats)", "log_y": True, "lines": False}
+    whole = Plot(f"kld-{name}", title, series=series, labels=labels, **axes)  # type: ignore[arg-type]
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):  # text stays text
         draw(whole, folder, endings=("svg",))
 
 

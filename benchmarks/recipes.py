@@ -31,16 +31,14 @@ START = Recipe(sliding=True)
 
 
 def scales(bench: Bench, windows: Windows, other: Judge, options: argparse.Namespace) -> Iterator[Cell]:
-    """Each rule's scales, on top of the default recipe and without centring."""
+    """With scales and without, by default and without centring."""
     with bench.engine(Recipe.from_pair("plain"), tokens=windows.ctx) as engine:
         statistics = collect(engine, windows)
-    partners = rope_partners(bench.loaded.module, bench.loaded.shape)
+    found = choose_scales(statistics, rope_partners(bench.loaded.module, bench.loaded.shape))
     for pair, centre in product(options.formats.split(","), (True, False)):
         recipe = Recipe.from_pair(pair, sliding=True, centre=centre)
-        found: Cell = {"job": "scales", "pair": recipe.pair, "centre": centre, "without": other.kld(recipe)}
-        for rule in ("ratio", "classic"):
-            found[rule] = other.kld(recipe.with_(scales=choose_scales(statistics, partners, rule)))
-        yield found
+        told = {"job": "scales", "pair": recipe.pair, "centre": centre}
+        yield {**told, "without": other.kld(recipe), "ratio": other.kld(recipe.with_(scales=found))}
 
 
 def layers(bench: Bench, judge: Judge, other: Judge, options: argparse.Namespace) -> Iterator[Cell]:

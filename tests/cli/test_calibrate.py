@@ -18,7 +18,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, model: str, document: str) 
     path = tmp_path_factory.mktemp("recipes") / "r.toml"
     status = main(
         ["calibrate", model, "--text", document, "-o", str(path), "--ctx", "128", "--tokens", "512",
-         "--rule", "ratio", "-ctk", "q4_0", "-ctv", "q8_0", "--layers", "1=q8_0"]
+         "--scales", "-ctk", "q4_0", "-ctv", "q8_0", "--layers", "1=q8_0"]
     )  # fmt: skip
     assert not status
     return str(path)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from octavo import Engine, Recipe
 from octavo.errors import InvalidRequest
 from octavo.evaluation.budget import FORMATS, PROBE, Sensitivity, best_uniform, fit_budget, probe_layers
-from octavo.evaluation.calibrate import Statistics, choose_scales, classic, collect, ratio
+from octavo.evaluation.calibrate import Statistics, choose_scales, collect, ratio
 from octavo.evaluation.judge import Judge
 from octavo.evaluation.recipes import make_recipe_file, split
 from octavo.evaluation.setup import Bench
@@ -68,35 +68,28 @@ def test_queries_count_for_their_own_kv_head() -> None:
     assert told["layers.3.value_rms"].eq(2).all() and found.tokens == 12
 
 
-def test_rules_by_hand() -> None:
-    k2, q2 = torch.tensor([[1.0, 16.0, 1e6, 0.0]]), torch.ones(1, 4)
-    mean = (1 + 4 + 1000 + 1e-6) / 4
-    expected = [(mean / rms) ** 0.5 for rms in (1, 4, 1000, 1e-6)]
-    assert classic(k2, q2)[0].tolist() == pytest.approx([min(2, max(0.5, s)) for s in expected])
+def test_scales_by_hand() -> None:
     some = ratio(torch.tensor([[1.0, 16.0]]), torch.tensor([[4.0, 4.0]]))[0]
     assert (some[0] / some[1]).item() == pytest.approx(2.0) and some.prod().item() == pytest.approx(1.0)
-    assert ratio(k2, q2).isfinite().all()
+    assert ratio(torch.tensor([[1.0, 16.0, 1e6, 0.0]]), torch.ones(1, 4)).isfinite().all()
 
 
-@pytest.mark.parametrize("rule", ["classic", "ratio"])
-def test_scales_are_equal_in_pairs(rule: str) -> None:
+def test_scales_are_equal_in_pairs() -> None:
     found = statistics()
     pairs = [(torch.arange(64) + 32) % 64] * 2
-    scales = choose_scales(found, pairs, rule)
+    scales = choose_scales(found, pairs)
     for n in scales.layers:
         s = scales.of(n)
         assert s is not None and s.shape == (2, 64) and torch.equal(s, s[:, pairs[n]]) and s.std() > 0.01
-        rms = (found.sums[n].k2 + found.sums[n].k2[:, pairs[n]]).sqrt()
-        if rule == "classic":
-            assert torch.corrcoef(torch.stack((s[0].double().log(), rms[0].log())))[0, 1] < -0.9
+        k2, q2 = (x + x[:, pairs[n]] for x in (found.sums[n].k2, found.sums[n].q2))
+        wanted = (q2 / k2).log() / 4
+        assert torch.corrcoef(torch.stack((s[0].double().log(), wanted[0])))[0, 1] > 0.999
 
 
-def test_short_windows_and_rules_are_refused() -> None:
+def test_short_windows_are_refused() -> None:
     with Bench(loaded()).engine(PLAIN, tokens=64) as engine:  # noqa: SIM117
         with pytest.raises(InvalidRequest, match="first page"):
             collect(engine, windows(64))
-    with pytest.raises(InvalidRequest, match="unknown rule 'clasic'; did you mean 'classic'"):
-        choose_scales(Statistics(), [], "clasic")
     with pytest.raises(InvalidRequest, match="one window"):
         split(windows(192, 1))
 
@@ -171,7 +164,7 @@ def test_making_a_recipe_is_repeatable(tmp_path: Path) -> None:
     bench = Bench(loaded(), all_quantised=True)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        made = make_recipe_file(bench, Recipe("q4_0", "q4_0"), windows(128, 3), rule="ratio")
+        made = make_recipe_file(bench, Recipe("q4_0", "q4_0"), windows(128, 3), scales=True)
         made.file.write(tmp_path / name / "r.toml")
     assert set(made.kld) == {"kld", "kld_without_scales"} and all(v > 0 for v in made.kld.values())
     for file in ("r.toml", "r.safetensors"):

@@ -45,13 +45,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="TOKENS",
     help="Length of the windows.",
 )
-@click.option(
-    "--rule",
-    type=click.Choice(["none", "classic", "ratio"]),
-    default="none",
-    show_default=True,
-    help="How channel scales of the keys are chosen, if at all.",
-)
+@click.option("--scales", is_flag=True, help="Choose channel scales for the keys, too.")
 @click.option(
     "--formats", metavar="K[:V]", help="KV formats of the recipe, the same as -ctk and -ctv.  [default: q8_0]"
 )
@@ -79,7 +73,7 @@ def command(
     output: Path,
     tokens: int,
     ctx: int,
-    rule: str,
+    scales: bool,
     formats: str | None,
     budget: float | None,
     device: str,
@@ -107,7 +101,7 @@ def command(
         bench,
         recipe,
         windows,
-        rule=None if rule == "none" else rule,
+        scales=scales,
         budget=budget,
         progress=progress_on(status),
     )

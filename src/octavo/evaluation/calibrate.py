@@ -3,10 +3,9 @@
 Scales equalise a KV head's channels before they are rotated and quantised (InnerQ): keys
 times s, queries divided by s. With rms over tokens and over both channels of a RoPE pair,
 
-    classic   s = clip((mean rms_k / rms_k) ** ½, ½, 2), the mean over the head's channels
-    ratio     s = (rms_q / rms_k) ** ½, of geometric mean 1 in a head, within [1/16, 16]
+    s = (rms_q / rms_k) ** ½, of geometric mean 1 in a head, within [1/16, 16]
 
-Both are equal within a pair, so they commute with RoPE and can be taken from turned keys.
+It is equal within a pair, so it commutes with RoPE and can be taken from turned keys.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from octavo.engine.engine import Engine
-from octavo.errors import InvalidRequest, unknown
+from octavo.errors import InvalidRequest
 from octavo.evaluation.windows import Windows
 from octavo.formats.base import PAGE
 from octavo.recipe import Scales
 
-__all__ = ["RULES", "Statistics", "choose_scales", "collect"]
+__all__ = ["Statistics", "choose_scales", "collect"]
 
 _MOST = 16.0
 _LEAST_RMS = 1e-6
@@ -93,28 +92,17 @@ def collect(
     return statistics
 
 
-def classic(k2: Tensor, q2: Tensor) -> Tensor:
-    """Mean squares [G, D] → scales [G, D]."""
-    rms = k2.sqrt().clamp_min(_LEAST_RMS)
-    return (rms.mean(-1, keepdim=True) / rms).sqrt().clamp(0.5, 2.0)
-
-
 def ratio(k2: Tensor, q2: Tensor) -> Tensor:
     """Mean squares [G, D] → scales [G, D]."""
     log = 0.25 * (q2.clamp_min(_LEAST_RMS**2).log() - k2.clamp_min(_LEAST_RMS**2).log())
     return (log - log.mean(-1, keepdim=True)).exp().clamp(1 / _MOST, _MOST)
 
 
-RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"classic": classic, "ratio": ratio}
-
-
-def choose_scales(statistics: Statistics, partners: Sequence[Tensor], rule: str) -> Scales:
-    """Scales of every layer by that rule; `partners` are `rope_partners` of the model."""
-    if rule not in RULES:
-        raise unknown("rule", rule, RULES)
+def choose_scales(statistics: Statistics, partners: Sequence[Tensor]) -> Scales:
+    """Scales of every layer; `partners` are `rope_partners` of the model."""
     scales = {}
     for layer, s in statistics.sums.items():
         pair = partners[layer].to(s.k2.device)
         k2, q2 = ((x + x[:, pair]) / (2 * s.tokens) for x in (s.k2, s.q2))
-        scales[layer] = RULES[rule](k2, q2).float()
-    return Scales(scales, rule)
+        scales[layer] = ratio(k2, q2).float()
+    return Scales(scales, "ratio")

@@ -68,11 +68,11 @@ def make_recipe_file(
     recipe: Recipe,
     windows: Windows,
     *,
-    rule: str | None = None,
+    scales: bool = False,
     budget: float | None = None,
     progress: Progress = lambda *_: None,
 ) -> Made:
-    """A file of `recipe`, with scales by `rule` and formats for `budget` bits a value where those are given.
+    """A file of `recipe`, with `scales` of its keys, and formats for `budget` bits a value, as asked.
 
     The last quarter of the windows (at least one) only judges. `bench` should quantise all tokens.
     """
@@ -80,7 +80,7 @@ def make_recipe_file(
     if budget is not None:
         check_budget(recipe, bench.loaded.shape, budget)
     choosing, judging = split(windows)
-    chosen = choose(bench, recipe, choosing, rule, budget, progress)
+    chosen = choose(bench, recipe, choosing, scales, budget, progress)
     judge, kld = make_judge(bench, judging), {}
     for n, (name, one) in enumerate({"kld": chosen.recipe, **chosen.rivals}.items(), 1):
         kld[name] = judge.kld(one)
@@ -100,7 +100,7 @@ def choose(
     bench: Bench,
     recipe: Recipe,
     windows: Windows,
-    rule: str | None,
+    scales: bool,
     budget: float | None,
     progress: Progress,
 ) -> Chosen:
@@ -109,13 +109,13 @@ def choose(
     rivals: dict[str, Recipe] = {}
     with bench.engine(Recipe(k="plain", v="plain"), tokens=windows.ctx) as engine:
         statistics = collect(engine, windows, progress)
-    if rule is not None:
-        recipe = recipe.with_(scales=choose_scales(statistics, rope_partners(module, shape), rule))
+    if scales:
+        recipe = recipe.with_(scales=choose_scales(statistics, rope_partners(module, shape)))
     if budget is not None:
         found = probe_layers(make_judge(bench, windows), recipe, shape, progress)
         rivals["kld_one_pair_for_all_layers"] = best_uniform(found, recipe, shape, budget)
         recipe = fit_budget(found, recipe, shape, budget)
-    if rule is not None:
+    if scales:
         rivals["kld_without_scales"] = recipe.with_(scales=None)
     return Chosen(recipe, rivals, statistics)
 

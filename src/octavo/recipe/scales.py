@@ -16,7 +16,7 @@ __all__ = ["Scales"]
 class Scales:
     """s [KV heads, head dim] float32 for each layer that has one; never changes.
 
-    rule     how they were chosen: "classic" or "ratio"
+    rule     how they were chosen: "ratio" by `octavo calibrate`
     sha256   of all values: scales that agree in it are equal
     """
 
