@@ -26,7 +26,7 @@ from benchmarks.setup import (
 from benchmarks.where import where
 from octavo.errors import OctavoError
 from octavo.kernels.decode import DevicePlan, decode
-from octavo.kernels.plan import TEAM, TILE
+from octavo.kernels.plan import TILE
 from octavo.kernels.variants import SHARED_LIMIT, Variant, choose
 from tests.kernels.cases import Shape, measure
 
@@ -45,10 +45,9 @@ FOUR_BITS = (
     Load("D256 8 x 32k", 4, 4, 256, 32768, batch=8),
     Load("D64 8 x 32k", 8, 4, 64, 32768, batch=8),
     replace(A256K, name="A256k 16 rows", queries=4),
-    replace(A32K, name="A32k 32 agents", agents=32, tiles=(TEAM,)),
-    replace(A32K, name="A32k 32 agents alone", agents=32),
+    replace(A32K, name="A32k 32 agents", agents=32),
 )
-"""What 4-bit pages are timed on besides A256k; "alone": without a team."""
+"""What 4-bit pages are timed on besides A256k."""
 
 TOLERANCE = 1.5e-2
 """Relative error on Gaussian data that int8 arithmetic may have."""
@@ -69,8 +68,7 @@ class Case:
 
     @property
     def rows(self) -> int:
-        rows = self.load.group * self.load.queries * self.load.agents
-        return TEAM if self.load.tiles == (TEAM,) else min(TILE, rows)
+        return min(TILE, self.load.group * self.load.queries * self.load.agents)
 
 
 def check(cases: list[Case]) -> float:
@@ -84,7 +82,6 @@ def check(cases: list[Case]) -> float:
             group=case.load.group,
             lengths=(65, 700, 4095),
             queries=case.load.queries,
-            tile=max(case.rows, TILE),
         )
         error = measure(shape)
         worst = max(worst, error)
@@ -102,8 +99,7 @@ SETTINGS = ((12, 1), (12, 2), (8, 2), (8, 1), (16, 1))
 def candidates(case: Case, tune: bool) -> list[Variant]:
     """The variant that decode chooses, first; with `tune` the others that fit."""
     chosen = choose(case.k, case.v, case.load.head_dim, case.rows, centred=True)
-    settings = [(chosen.warps, s) for s in (3, 5)] if chosen.team else SETTINGS
-    others = [replace(chosen, warps=w, stages=s) for w, s in settings] if tune else []
+    others = [replace(chosen, warps=w, stages=s) for w, s in SETTINGS] if tune else []
     return [chosen, *(v for v in others if v.shared_bytes <= SHARED_LIMIT and v != chosen)]
 
 

@@ -10,7 +10,6 @@ import torch
 
 from octavo.kernels.append import append_rows, turn_back
 from octavo.kernels.blend import blend
-from octavo.kernels.plan import TEAM
 from octavo.kernels.seal import seal_pages
 from octavo.kernels.unpack import unpack_pages
 from tests.kernels.cases import Shape, measure
@@ -22,8 +21,7 @@ ATTENTION = (
     Shape("q5_1", "q5_1", 64, lengths=(200,), window=128),
     Shape("turbo3_tcq", "turbo2", lengths=(200,), softcap=20.0),
     Shape("plain", "turbo3", 256, lengths=(200,), queries=4, dtype=torch.float16),
-    Shape("turbo4", "turbo4", lengths=(300, 300, 300), shared=3, tile=TEAM),
-    Shape("turbo8", "turbo3_tcq", lengths=(300, 300, 300), shared=3, tile=TEAM),
+    Shape("turbo8", "turbo3_tcq", lengths=(300, 300, 300), shared=3),
 )
 """Decode and merge: each way of reading a page, each way of staging it."""
 

@@ -20,7 +20,7 @@ from octavo.formats.registry import get_format
 from octavo.kernels.compile import compile_kernel
 from octavo.kernels.decode import DevicePlan, LayerPool
 from octavo.kernels.launch import load_kernel
-from octavo.kernels.plan import TILE, Reader, plan_items
+from octavo.kernels.plan import Reader, plan_items
 from octavo.kernels.variants import Variant
 
 ROUNDS = 9
@@ -39,7 +39,6 @@ class Load:
     batch: int = 1
     queries: int = 1
     agents: int = 1
-    tiles: tuple[int, ...] = (TILE,)
 
     @property
     def pages(self) -> int:
@@ -75,7 +74,7 @@ def plans(load: Load, slots: int, device: str = "cuda") -> list[DevicePlan]:
             pages = order[start + i // load.agents * each :][:each]
             readers.append(Reader(pages, range(i * load.queries, (i + 1) * load.queries)))
         positions = np.full(len(readers) * load.queries, load.length - 1)
-        made.append(DevicePlan.holding(plan_items(readers, positions, load.group, tiles=load.tiles), device))
+        made.append(DevicePlan.holding(plan_items(readers, positions, load.group), device))
     return made
 
 
@@ -140,7 +139,7 @@ def sdpa_us(load: Load, device: str = "cuda") -> tuple[float, str]:
 def compile_all(variants: Sequence[Variant]) -> None:
     """Fill the disk cache, a process a core."""
     major, minor = torch.cuda.get_device_capability()
-    jobs = [(f"{v.source}.cu", v.defines(), f"sm_{major}{minor}") for v in dict.fromkeys(variants)]
+    jobs = [("decode.cu", v.defines(), f"sm_{major}{minor}") for v in dict.fromkeys(variants)]
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1), mp_context=get_context("spawn")) as workers:
         for done in [workers.submit(compile_kernel, *job) for job in jobs]:
             done.result()

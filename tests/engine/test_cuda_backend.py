@@ -17,8 +17,7 @@ from octavo.attention.turn import band_queries
 from octavo.engine import graphs
 from octavo.engine.graphs import DecodeGraph, DecodeGraphs
 from octavo.kernels.decode import DevicePlan
-from octavo.kernels.plan import TEAM
-from octavo.kernels.variants import SHARED_LIMIT
+from octavo.kernels.plan import TILE
 from octavo.model.shape import LayerGroup
 from octavo.pages.bands import Turns
 from octavo.pages.store import LayerPages
@@ -50,15 +49,15 @@ def decode(q: Tensor, pages: LayerPages, plan: DevicePlan, *, scale: float, soft
     view, group = plan.views, plan.group
     heads, d = q.shape[1:]
     out = torch.zeros(plan.outputs, heads, d)
-    runs, tiles = view["runs"].view(-1, 4), view["rows"].view(-1, plan.tile)
+    runs, tiles = view["runs"].view(-1, 4), view["rows"].view(-1, TILE)
     for place in range(plan.outputs * group):
         links = view["links"][int(view["offsets"][place]) : int(view["offsets"][place + 1])].tolist()
         for side in range(heads // group if links else 0):
             head = side * group + place % group
             scores, values = [], []
             for link in links:
-                start, count, first, _ = runs[link // plan.tile].tolist()
-                query = int(tiles[link // plan.tile, link % plan.tile])
+                start, count, first, _ = runs[link // TILE].tolist()
+                query = int(tiles[link // TILE, link % TILE])
                 assert query & 255 == place % group
                 slots = ~view["addresses"][start : start + count].long()
                 at = first + torch.arange(count * 64)
@@ -164,27 +163,15 @@ def test_decoding_on_the_buffers_of_graphs(family: str, graphed: Maker) -> None:
     engine = graphed(family, 64)
     lengths = (10, 62, 125, 190, 300)
     check_answers(family, engine, [random_tokens(n, n) for n in lengths], 64, 6)
-    assert engine._core.graphs is not None and 8 in {size for size, *_ in engine._core.graphs._graphs}
+    assert engine._core.graphs is not None and 8 in engine._core.graphs._graphs
     rows = engine.stats().dca["rows"]  # type: ignore[index]
     assert list(rows.values()) == [sum(max(0, n + 5 - 64 * band) for n in lengths) for band in range(3)]
-
-
-def test_decoding_in_runs_of_a_team(graphed: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many rows read the same pages, on a device where teams have room."""
-    for module in (cuda, graphs):
-        monkeypatch.setattr(module, "shared_limit", lambda: SHARED_LIMIT)
-    monkeypatch.setattr("octavo.kernels.plan.TEAM_COST", 0)
-    engine = graphed("llama", 64)
-    check_answers("llama", engine, [random_tokens(n, n) for n in (10, 62, 125, 190, 300)], 64, 6)
-    assert (8, TEAM) in {key[:2] for key in engine._core.graphs._graphs}  # type: ignore[union-attr]
 
 
 def test_a_step_that_no_graph_has_room_for(graphed: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph holds eight pages; the step that reads more runs without it."""
 
-    def small(
-        owner: DecodeGraphs, group: LayerGroup, size: int, device: torch.device, tile: int
-    ) -> DevicePlan:
+    def small(owner: DecodeGraphs, group: LayerGroup, size: int, device: torch.device) -> DevicePlan:
         rows = {"max_tokens": 3 * size, "group": group.queries_per_head}
         return DevicePlan(max_runs=99, max_pages=8, **rows, device=device)
 

@@ -12,7 +12,7 @@ from octavo.formats.base import PAGE
 from octavo.formats.codec import PageCodec
 from octavo.formats.registry import get_format
 from octavo.kernels.decode import DevicePlan, LayerPool, decode
-from octavo.kernels.plan import TILE, Reader, plan_items
+from octavo.kernels.plan import Reader, plan_items
 
 PLAIN_SLOTS = 80
 PACKED_SLOTS = 96
@@ -35,7 +35,6 @@ class Shape:
     softcap: float = 0.0
     sinks: bool = False
     dtype: torch.dtype = torch.bfloat16
-    tile: int = TILE
     seed: int = 0
 
 
@@ -142,9 +141,7 @@ def measure(shape: Shape, device: str = "cuda", *, spoil: float = 1.0) -> float:
     tokens, heads = len(positions), shape.kv_heads * shape.group
     q = torch.randn(tokens, heads, shape.head_dim, device=device).to(shape.dtype)
     scale, sinks = shape.head_dim**-0.5, torch.randn(heads, device=device) if shape.sinks else None
-    plan = DevicePlan.holding(
-        plan_items(readers, positions, shape.group, shape.window, tiles=(shape.tile,)), device
-    )
+    plan = DevicePlan.holding(plan_items(readers, positions, shape.group, shape.window), device)
     for _ in range(2):  # a launch must leave its counters as the next, perhaps a replayed graph, needs them
         out = torch.full_like(q, float("nan"))
         decode(q, made.pool, plan, scale=scale * spoil, softcap=shape.softcap, sinks=sinks, out=out)

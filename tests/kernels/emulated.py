@@ -1,5 +1,5 @@
-"""The decode kernels on a CPU: their sources compiled by g++ against emulation/, which does in C++ what a
-GPU's instructions do. Slow, and blind to races within a warp; but waits that are missing show, and no GPU is
+"""Kernels on a CPU: their sources compiled by g++ against emulation/, which does in C++ what a GPU's
+instructions do. Slow, and blind to races within a warp; but waits that are missing show, and no GPU is
 needed.
 """
 
@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import re
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from octavo.kernels.decode import LOG2_E, DevicePlan, LayerPool, merge_defines, 
 from octavo.kernels.launch import as_ctypes
 from octavo.kernels.variants import Variant, choose
 
-__all__ = ["decode"]
+__all__ = ["decode", "load_kernel"]
 
 HERE = Path(__file__).parent / "emulation"
 CTAS = 3
@@ -42,7 +43,7 @@ def decode(
     """As kernels.decode.decode, on the CPU; `folder` keeps what is compiled, `seed` orders the threads."""
     _, heads, head_dim = q.shape
     variant = choose(
-        pool.k, pool.v, head_dim, plan.width,
+        pool.k, pool.v, head_dim, plan.most_rows,
         centred=pool.centred and pool.k != "plain", softcap=softcap > 0, half=q.dtype == torch.float16,
     )  # fmt: skip
     kv_heads, slices = heads // plan.group, head_dim // variant.slice
@@ -68,6 +69,18 @@ def decode(
     return out
 
 
+def load_kernel(folder: Path, seed: int = 0) -> Callable[..., Callable[..., None]]:
+    """What stands in for kernels.launch.load_kernel: kernels of `folder`, one CTA after another."""
+
+    def load(
+        file: str, name: str, defines: tuple[tuple[str, int], ...], threads: int, shared: int
+    ) -> Callable[..., None]:
+        library = compile_for_cpu(name, dict(defines) | {"SHARED_BYTES": shared}, threads, folder)
+        return lambda grid, *arguments: run(library, grid, seed, *arguments)
+
+    return load
+
+
 def run(library: ctypes.CDLL, grid: tuple[int, int, int], seed: int, *arguments: object) -> None:
     """Launch a kernel of `grid` CTAs, one CTA after another."""
     library.run(*map(ctypes.c_int, (*grid, seed)), *map(as_ctypes, arguments))
@@ -75,7 +88,7 @@ def run(library: ctypes.CDLL, grid: tuple[int, int, int], seed: int, *arguments:
 
 @cache
 def _libraries(variant: Variant, folder: Path) -> tuple[ctypes.CDLL, ctypes.CDLL]:
-    walk = compile_for_cpu(variant.source, variant.defines(), 32 * variant.warps, folder)
+    walk = compile_for_cpu("decode", variant.defines(), 32 * variant.warps, folder)
     return walk, compile_for_cpu("merge", dict(merge_defines(variant)) | {"SHARED_BYTES": 0}, 256, folder)
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from octavo.kernels.plan import TEAM, TILE
-from octavo.kernels.variants import KERNEL_FORMATS, Variant, choose, tiles_for
+from octavo.kernels.variants import KERNEL_FORMATS, Variant, choose
 
 from .cases import Shape, measure
 from .pools import compile_all
@@ -16,11 +15,12 @@ from .pools import compile_all
 pytestmark = pytest.mark.gpu
 
 INT8 = 2e-2
-"""Relative error that int8 queries and probabilities may have on Gaussian data."""
+"""Relative error that int8 queries and probabilities may have on Gaussian data: q4_0 has 0.0156 where almost
+all pages are packed, and four times less beside a sequence of 65 tokens, whose pages are plain and whose
+values average to more."""
 FLOAT = 3e-3
 """The same of 16-bit arithmetic."""
 
-SHARED = Shape(lengths=(1500,) * 6 + (1437, 900, 65), shared=12, tile=TEAM)
 QUANTISED = [f for f in KERNEL_FORMATS if f != "plain"]
 EDGES = (1, 63, 64, 65, 700, 4095)
 SHAPES = {
@@ -41,12 +41,6 @@ SHAPES = {
     "head_dim 256, 16 rows": Shape(head_dim=256, lengths=(65, 2000), queries=4),
     "head_dim 512, 16 rows": Shape(head_dim=512, kv_heads=1, lengths=(65, 2000), queries=4),
     "not centred": Shape(centred=False, lengths=(65, 4095)),
-    "team": replace(SHARED, sinks=True),
-    "team of edges": Shape(lengths=EDGES, tile=TEAM),
-    "team, six tiles": Shape(group=8, lengths=(1300,) * 11 + (65,), shared=16, tile=TEAM),
-    "team, more rows than it has": Shape(group=16, lengths=(1300,) * 11 + (65,), shared=16, tile=TEAM),
-    "team, head_dim 64": replace(SHARED, head_dim=64),
-    "team, window and softcap": replace(SHARED, window=256, softcap=20.0, queries=3),
     "f16": Shape(dtype=torch.float16, lengths=(65, 4095)),
 }
 
@@ -70,26 +64,16 @@ def of_name(name: str, format: str) -> Shape:
     return replace(SHAPES[name], k=format, v=format)
 
 
-def fits(shape: Shape) -> bool:
-    """Whether there is a kernel for runs of that many rows."""
-    return shape.tile in tiles_for(shape.head_dim)
-
-
 CASES = {
     **{f"{f} {q}": of_format(f, f, q) for f in KERNEL_FORMATS for q in (1, 4)},
     **{f"{p} {q}": of_format(*p.split(":"), q) for p in PAIRS for q in (1, 4)},
-    **{
-        f"team, {p}": replace(SHARED, k=p.split(":")[0], v=p.split(":")[-1])
-        for p in (*KERNEL_FORMATS, *PAIRS)
-    },
-    **{f"{n}, {f}": of_name(n, f) for n in SHAPES for f in FOR_SHAPES if fits(of_name(n, f))},
+    **{f"{n}, {f}": of_name(n, f) for n in SHAPES for f in FOR_SHAPES},
 }
 
 
 def variant(shape: Shape) -> Variant:
     """What decode chooses for the shape: as many rows in a tile as its readers fill."""
     rows = min(16, shape.group * shape.queries * (len(shape.lengths) if shape.shared else 1))
-    rows = max(rows, shape.tile if shape.tile > TILE else 0)
     centred, half = shape.centred and shape.k != "plain", shape.dtype == torch.float16
     return choose(
         shape.k, shape.v, shape.head_dim, rows, centred=centred, softcap=shape.softcap > 0, half=half
@@ -99,7 +83,7 @@ def variant(shape: Shape) -> Variant:
 @pytest.fixture(scope="module")
 def compiled() -> None:
     """The variants of all cases, compiled side by side."""
-    compile_all([(f"{v.source}.cu", v.defines()) for v in {variant(shape) for shape in CASES.values()}])
+    compile_all([("decode.cu", v.defines()) for v in {variant(shape) for shape in CASES.values()}])
 
 
 def tolerance(shape: Shape) -> float:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from octavo.kernels.plan import TEAM
 
 from . import cases, emulated
 from .cases import Shape, measure
@@ -18,17 +17,14 @@ TOLERANCE = 2e-2
 """Relative error of int8 arithmetic."""
 
 FEW = Shape(lengths=(1, 65, 300))
-AGENTS = Shape(lengths=(300,) * 5 + (65,), shared=3, tile=TEAM)
+AGENTS = Shape(lengths=(300,) * 5 + (65,), shared=3)
 CASES = {
     "four bits": FEW,
     "sixteen rows of eight bits": Shape("turbo8", "q8_0", lengths=(65, 300), queries=4, sinks=True),
     "a trellis in slices": Shape("turbo3_tcq", "turbo2_tcq", 256, lengths=(65, 200), queries=4),
     "minima, a window": Shape("q5_1", "q5_1", 64, lengths=(65, 300), window=100),
-    "a team": AGENTS,
-    "a team of eight bits, capped": Shape(
-        "turbo8", "q4_0", lengths=(300,) * 5 + (65,), shared=3, tile=TEAM, softcap=20.0
-    ),
-    "a team without anything shared": Shape("turbo3_tcq", "turbo4", lengths=(1, 65, 300), tile=TEAM),
+    "more rows than a tile share pages": AGENTS,
+    "eight bits and four, capped": replace(AGENTS, k="turbo8", v="q4_0", softcap=20.0),
 }
 
 
@@ -50,8 +46,8 @@ def test_a_wrong_scale_shows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_a_team_waits_for_all_it_needs(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In whatever order its warps run and its pages arrive."""
+def test_warps_wait_for_all_they_need(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever order they run and pages arrive."""
     emulate(monkeypatch, folder, seed)
     assert measure(AGENTS, "cpu") < TOLERANCE
 

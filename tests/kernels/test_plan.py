@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.kernels.plan import TEAM, TILE, Plan, Reader, plan_items
+from octavo.kernels.plan import TILE, Plan, Reader, plan_items
 
 
 def readers(tables: list[list[int]], queries: int = 1) -> list[Reader]:
@@ -18,18 +18,17 @@ def pages_of(plan: Plan, row: int) -> list[tuple[int, int]]:
     """(position of its first token, address) of every page that a query row meets."""
     met = []
     for link in plan.links[plan.offsets[row] : plan.offsets[row + 1]]:
-        start, count, first, _ = plan.runs[link // plan.tile]
-        assert plan.rows[link // plan.tile, link % plan.tile] == row // plan.group << 8 | row % plan.group
+        start, count, first, _ = plan.runs[link // TILE]
+        assert plan.rows[link // TILE, link % TILE] == row // plan.group << 8 | row % plan.group
         met += [(first + 64 * i, int(a)) for i, a in enumerate(plan.addresses[start : start + count])]
     return sorted(met)
 
 
 @pytest.mark.parametrize("group", [1, 3, 4, 16])
 @pytest.mark.parametrize("queries", [1, 5])
-@pytest.mark.parametrize("tile", [TILE, TEAM])
-def test_every_row_meets_each_of_its_pages_once(group: int, queries: int, tile: int) -> None:
+def test_every_row_meets_each_of_its_pages_once(group: int, queries: int) -> None:
     tables = [[5, 7, 1, -2], [5, 7, 1, 9, -3], [5, 8, -4], [6, -5], [-6]]
-    plan = plan_items(readers(tables, queries), np.arange(len(tables) * queries), group, tiles=(tile,))
+    plan = plan_items(readers(tables, queries), np.arange(len(tables) * queries), group)
     for i, table in enumerate(tables):
         for row in range(i * queries * group, (i + 1) * queries * group):
             assert pages_of(plan, row) == [(64 * n, a) for n, a in enumerate(table)]
@@ -47,14 +46,6 @@ def test_tiles_of_one_stretch_share_its_addresses() -> None:
     assert plan.addresses.tolist() == [3, 4, 5]
     assert plan.runs[:, 0].tolist() == [0, 0, 0]
     assert plan.runs[:, 3].tolist() == [3, 6, 9]
-
-
-@pytest.mark.parametrize(("agents", "tile"), [(1, TILE), (8, TILE), (32, TEAM)])
-def test_a_team_reads_what_many_share(agents: int, tile: int) -> None:
-    tables = [[*range(100), -1 - i] for i in range(agents)]
-    plan = plan_items(readers(tables), np.full(agents, 6400), 4, tiles=(TILE, TEAM))
-    assert plan.tile == tile
-    assert plan.width == (8 if agents == 1 else tile)
 
 
 def test_a_window_bounds_what_a_token_sees() -> None:

@@ -63,8 +63,9 @@ def test_rows_are_stored_as_pytorch_turns_them(
         assert torch.equal(page[slots, :, offsets], row)
         page[slots, :, offsets] = 7.0
         assert bool((page == 7.0).all()), "a slot that is nobody's was written"
-    if turn_v:
-        close(turn_back(turned[2].clone()), v.float())
+    if turn_v:  # rounded between the two turns, of which the second spreads each rounding over its row
+        error = turn_back(turned[2].clone()).float() - v.float()
+        assert bool((error.norm(dim=-1) <= torch.finfo(dtype).eps * v.float().norm(dim=-1)).all())
 
 
 @pytest.mark.gpu

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,10 +12,12 @@ from octavo.errors import InvalidRequest, UnsupportedModel
 from octavo.formats.base import Side
 from octavo.formats.codec import PageCodec
 from octavo.formats.registry import get_format
+from octavo.kernels import unpack
 from octavo.kernels.compile import compile_kernel
 from octavo.kernels.unpack import side_defines, stored_format, unpack_pages
 from octavo.kernels.variants import HEAD_DIMS, KERNEL_FORMATS
 from octavo.pages.store import GroupPool
+from tests.kernels import emulated
 from tests.kernels.pools import compile_all, make_pool
 
 ADDRESSES = (2, ~1, 0, 3, ~0, ~3, 2)
@@ -30,6 +35,18 @@ def expected(pool: GroupPool, side: Side) -> torch.Tensor:
 def encode(pool: GroupPool) -> None:
     """What GroupPool.seal does by the codecs: slot n to slot n."""
     pool.seal([(n, n) for n in range(4)])
+
+
+def check(pool: GroupPool) -> None:
+    """Both sides of `pool`, unpacked, are what the codec decodes, bit for bit."""
+    if pool.store.packs:
+        encode(pool)
+    addresses = torch.tensor(ADDRESSES, dtype=torch.int32, device=pool.device)
+    for side in ("k", "v"):
+        want = expected(pool, side)
+        out = torch.full_like(want, float("nan"))
+        unpack_pages(pool.layer(0), addresses, side, out)
+        assert torch.equal(out, want), side
 
 
 DTYPES = dict(zip(HEAD_DIMS, (torch.float16, torch.bfloat16) * 2, strict=True))
@@ -53,15 +70,18 @@ def compiled() -> None:
 @pytest.mark.usefixtures("compiled")
 def test_pages_equal_what_the_codec_decodes(format: str, head_dim: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    pool = make_pool(format, head_dim, dtype=dtype)
-    if pool.store.packs:
-        encode(pool)
-    addresses = torch.tensor(ADDRESSES, dtype=torch.int32, device="cuda")
-    for side in ("k", "v"):
-        shape = (2, 64 * len(ADDRESSES), head_dim)
-        out = torch.full(shape, float("nan"), dtype=dtype, device="cuda")
-        unpack_pages(pool.layer(0), addresses, side, out)
-        assert torch.equal(out, expected(pool, side)), side
+    check(make_pool(format, head_dim, dtype=dtype))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ compiles the kernel for the CPU")
+@pytest.mark.parametrize("format", KERNEL_FORMATS)
+def test_the_source_on_a_cpu_does_what_the_codec_does(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpack, "load_kernel", emulated.load_kernel(tmp_path))
+    monkeypatch.setattr(unpack, "multiprocessors", lambda: 1)
+    torch.manual_seed(0)
+    check(make_pool(format, 64, dtype=DTYPES[64], device="cpu"))
 
 
 @pytest.mark.gpu

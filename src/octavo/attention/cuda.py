@@ -8,7 +8,6 @@ attention; its own tokens it sees as they are. Parts are merged by their log-sum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +18,8 @@ from octavo.attention.prefill import Past, attend_chunk, plan_past
 from octavo.formats.base import PAGE
 from octavo.kernels.append import append_rows, turn_back
 from octavo.kernels.decode import DevicePlan, LayerPool, decode
-from octavo.kernels.launch import shared_limit
-from octavo.kernels.plan import TILE, Plan, Reader, plan_items
+from octavo.kernels.plan import Plan, Reader, plan_items
 from octavo.kernels.seal import seal_pages
-from octavo.kernels.variants import tiles_for
 from octavo.model.shape import LayerGroup
 from octavo.pages.bands import Turns, count_bands, cut, views
 from octavo.pages.segment import Segment
@@ -48,7 +45,7 @@ class CudaPlan:
     queries: torch.Tensor | None
     device: DevicePlan | None
     chunks: list[Past]
-    width: int | None = None
+    tile: int | None = None
 
 
 class CudaBackend(Backend):
@@ -66,9 +63,7 @@ class CudaBackend(Backend):
         slots, offsets = places(segments)
         device, rows, queries = None, None, None
         if short:
-            tiles = tiles_for(group.head_dim, shared_limit())
-            made = decode_plan(short, group, chunk=chunk, bands=bands, tiles=tiles)
-            device = DevicePlan.holding(made, self.device)
+            device = DevicePlan.holding(decode_plan(short, group, chunk=chunk, bands=bands), self.device)
         if short and chunks:
             own = np.concatenate([s.start + np.arange(s.n) for s in short])
             rows = self._ints(own)
@@ -123,7 +118,7 @@ class CudaBackend(Backend):
                 scale=scale,
                 softcap=softcap or 0.0,
                 sinks=sinks,
-                rows=plan.width,
+                rows=plan.tile,
             )
             if plan.decoding is None:
                 return read
@@ -151,14 +146,12 @@ def decode_plan(
     tokens: int | None = None,
     chunk: int | None = None,
     bands: int = 1,
-    tiles: Sequence[int] = (TILE,),
 ) -> Plan:
     """Short segments, each within one chunk, as the decode kernel's runs; their tokens are numbered in the
     order given.
 
     `tokens` pads the plan to that many; the rest see nothing. With a `chunk` length there are `bands` sets of
-    queries, and a segment reads by as many of them as it has bands. Runs are of whichever of `tiles` query
-    rows reads them fastest.
+    queries, and a segment reads by as many of them as it has bands.
     """
     readers, at = [], 0
     tokens = tokens or sum(s.n for s in segments)
@@ -170,7 +163,7 @@ def decode_plan(
             readers.append(Reader(part.pages.astype(np.int32), range(first, first + s.n), part.first * PAGE))
         positions[:, at : at + s.n] = s.computed + np.arange(s.n)
         at += s.n
-    return plan_items(readers, positions.ravel(), group.queries_per_head, group.window, bands, tiles)
+    return plan_items(readers, positions.ravel(), group.queries_per_head, group.window, bands)
 
 
 def layer_pool(pages: LayerPages) -> LayerPool:

@@ -1,5 +1,4 @@
-"""Decode steps as CUDA graphs: one for each batch size of a short list and each number of query rows that
-read pages together.
+"""Decode steps as CUDA graphs, one for each batch size of a short list.
 
 A graph reads everything that changes from fixed addresses: token ids and positions, where their keys and
 values go, and the plans of who reads which pages. A step fills those, replays, and finds its logits in a
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +21,7 @@ from octavo.engine.runner import Runner
 from octavo.engine.scheduler import Grant
 from octavo.formats.base import PAGE
 from octavo.kernels.decode import DevicePlan
-from octavo.kernels.launch import shared_limit
 from octavo.kernels.plan import TILE, Plan
-from octavo.kernels.variants import tiles_for
 from octavo.model.shape import LayerGroup, ModelShape
 from octavo.pages.bands import BANDS, band_of
 from octavo.pages.segment import Segment
@@ -36,11 +32,11 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
 
 class DecodeGraphs:
-    """Graphs over `runner`'s model, captured when a batch size and width of runs is first met."""
+    """Graphs over `runner`'s model, captured when a batch size is first met."""
 
     def __init__(self, runner: Runner, memory: Memory, shape: ModelShape, context: int):
         self.runner, self.memory, self.shape, self.context = runner, memory, shape, context
-        self._graphs: dict[tuple[int, ...], DecodeGraph] = {}
+        self._graphs: dict[int, DecodeGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self.capture_s = 0.0
 
@@ -50,50 +46,41 @@ class DecodeGraphs:
         if len(grants) > SIZES[-1]:
             return None
         size = SIZES[bisect_left(SIZES, len(grants))]
-        segments = segments_of(self.memory.ledger, grants)
-        plans = [self.plan(n, size, own) for n, own in enumerate(segments)]
-        widths = [plan.width for plan in plans]
-        if (graph := self._graphs.get((size, *widths))) is None:
+        if size not in self._graphs:
             began = time.perf_counter()
-            graph = self._graphs[size, *widths] = DecodeGraph(self, size, widths, self._pool)
+            self._graphs[size] = DecodeGraph(self, size, self._pool)
             self.capture_s += time.perf_counter() - began
-        return graph.run(grants, ids, segments, plans)
-
-    def plan(self, n: int, size: int, segments: list[Segment], tiles: Sequence[int] = ()) -> Plan:
-        """Who of group n reads what, in runs of one of `tiles` rows (any that the kernels have)."""
-        group = self.shape.groups[n]
-        chunk = chunk_lengths(self.runner.attention.dual, n + 1)[n]
-        tiles = tiles or tiles_for(group.head_dim, shared_limit())
-        return decode_plan(segments, group, size, chunk, len(BANDS) if chunk else 1, tiles)
+        return self._graphs[size].run(grants, ids)
 
 
 class DecodeGraph:
-    """One batch size and, for each group, width of runs: fixed buffers and the graph that reads them."""
+    """One batch size: its fixed buffers and the graph that reads them."""
 
-    def __init__(self, owner: DecodeGraphs, size: int, widths: list[int], pool: Any):
+    def __init__(self, owner: DecodeGraphs, size: int, pool: Any):
         self.owner, self.size = owner, size
         device, groups = owner.runner.device, owner.shape.groups
         self.dual = owner.runner.attention.dual
+        self.chunks = chunk_lengths(self.dual, len(groups))
         rows = 3 + 2 * len(groups)
         self.host = torch.zeros(rows, size, dtype=torch.long, pin_memory=True)
         self.fixed = torch.zeros(rows, size, dtype=torch.long, device=device)
-        tiles = [max(width, TILE) for width in widths]
-        self.plans = [device_plan(owner, g, size, device, n) for g, n in zip(groups, tiles, strict=True)]
+        self.plans = [device_plan(owner, group, size, device) for group in groups]
         self.batch = Batch(
             ids=self.fixed[:1],
             positions=self.fixed[1:2],
             wanted=torch.arange(size, device=device),
             plans=[
-                CudaPlan(self.fixed[3 + 2 * n], self.fixed[4 + 2 * n], None, None, plan, [], width)
-                for n, (width, plan) in enumerate(zip(widths, self.plans, strict=True))
+                CudaPlan(
+                    self.fixed[3 + 2 * n], self.fixed[4 + 2 * n], None, None, plan, [], tile(group, size)
+                )
+                for n, (group, plan) in enumerate(zip(groups, self.plans, strict=True))
             ],
             segments=[[] for _ in groups],
             reach=None if self.dual is None else self.fixed[2],
             bands=len(BANDS),
         )
         self.sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        nothing = [owner.plan(n, size, [], (tile,)) for n, tile in enumerate(tiles)]
-        self._fill([], None, self.batch.segments, nothing)
+        self._fill([], None, self.batch.segments, self._plan(self.batch.segments))
         self.graph = torch.cuda.CUDAGraph()
         self._capture(pool)
 
@@ -107,18 +94,21 @@ class DecodeGraph:
         with torch.cuda.graph(self.graph, pool=pool):
             self.logits = self.owner.runner.logits(self.batch, compiled=True)
 
-    def run(
-        self,
-        grants: list[Grant],
-        ids: torch.Tensor | None,
-        segments: list[list[Segment]],
-        plans: list[Plan],
-    ) -> torch.Tensor | None:
+    def run(self, grants: list[Grant], ids: torch.Tensor | None) -> torch.Tensor | None:
+        segments = segments_of(self.owner.memory.ledger, grants)
+        plans = self._plan(segments)
         if not all(room.fits(plan) for room, plan in zip(self.plans, plans, strict=True)):
             return None
         self._fill(grants, ids, segments, plans)
         self.graph.replay()
         return self.logits[: len(grants)]
+
+    def _plan(self, segments: list[list[Segment]]) -> list[Plan]:
+        """Who reads what, by group."""
+        found = []
+        for own, group, chunk in zip(segments, self.owner.shape.groups, self.chunks, strict=True):
+            found.append(decode_plan(own, group, self.size, chunk, len(BANDS) if chunk else 1))
+        return found
 
     def _fill(
         self,
@@ -151,17 +141,19 @@ class DecodeGraph:
             self.fixed[0, :count] = ids
 
 
-def device_plan(
-    owner: DecodeGraphs, group: LayerGroup, size: int, device: torch.device, tile: int = TILE
-) -> DevicePlan:
-    """Room for the plans of `size` sequences of any length in runs of `tile` rows: each may share runs and
-    have one of its own."""
+def tile(group: LayerGroup, size: int) -> int:
+    """Rows of the kernel's tile: 8 where one sequence's heads fit, else 16 so that sharers fill it."""
+    return 8 if size == 1 and group.queries_per_head <= 8 else TILE
+
+
+def device_plan(owner: DecodeGraphs, group: LayerGroup, size: int, device: torch.device) -> DevicePlan:
+    """Room for the plans of `size` sequences of any length: each may share runs and have one of its own."""
     index = owner.shape.groups.index(group)
     most = owner.context if group.window is None else group.window + PAGE
     pages = min(
         size * (most // PAGE + 2), sum(owner.memory.ledger.groups[index].allocator.totals.values()) * 2 + size
     )
-    tiles = -(-size * group.queries_per_head // tile) + size
+    tiles = -(-size * group.queries_per_head // TILE) + size
     dual = owner.runner.attention.dual
     bands = len(BANDS) if chunk_lengths(dual, index + 1)[index] else 1
     return DevicePlan(
@@ -169,6 +161,5 @@ def device_plan(
         max_pages=pages,
         max_tokens=bands * size,
         group=group.queries_per_head,
-        tile=tile,
         device=device,
     )

@@ -44,8 +44,7 @@ class LayerPool:
 class DevicePlan:
     """A plan on the device, at addresses that stay: a captured graph reads the next step's from them.
 
-    Holds up to `max_runs` runs of `tile` query rows, `max_pages` addresses and `max_tokens` query tokens;
-    `load` fills it.
+    Holds up to `max_runs` runs, `max_pages` addresses and `max_tokens` query tokens; `load` fills it.
     """
 
     def __init__(
@@ -55,19 +54,18 @@ class DevicePlan:
         max_pages: int,
         max_tokens: int,
         group: int,
-        tile: int = TILE,
         device: torch.device | str = "cuda",
     ):
-        links = max_runs * tile
+        links = max_runs * TILE
         sizes = (max_pages, 4 * max_runs, links, 2 * max_tokens, max_tokens * group + 1, links)
         self.sizes = [-(-size // 4) * 4 for size in sizes]
         starts = np.cumsum([4, *self.sizes])
         self.host = torch.zeros(int(starts[-1]), dtype=torch.int32, pin_memory=torch.cuda.is_available())
         self.data = torch.zeros_like(self.host, device=device)
         self.starts = [int(s) for s in starts[:-1]]
-        self.max_runs, self.max_tokens, self.group, self.tile = max_runs, max_tokens, group, tile
+        self.max_runs, self.max_tokens, self.group = max_runs, max_tokens, group
         self.header = self.data[:2]
-        self.outputs = self.width = 0
+        self.outputs = self.most_rows = 0
         names = ("addresses", "runs", "rows", "sees", "offsets", "links")
         self.views = {n: self.data[s : s + z] for n, s, z in zip(names, self.starts, self.sizes, strict=True)}
 
@@ -79,7 +77,6 @@ class DevicePlan:
             max_pages=max(1, len(plan.addresses)),
             max_tokens=len(plan.sees),
             group=plan.group,
-            tile=plan.tile,
             device=device,
         )
         made.load(plan)
@@ -92,8 +89,6 @@ class DevicePlan:
     def load(self, plan: Plan) -> None:
         """Copy `plan` over, in one transfer on the current stream."""
         used = 4
-        if plan.tile != self.tile:
-            raise InvalidRequest(f"the plan has runs of {plan.tile} rows where DevicePlan holds {self.tile}")
         self.host[0], self.host[1] = len(plan.runs), plan.num_pages
         for start, size, array in zip(self.starts, self.sizes, plan.arrays, strict=True):
             if array.size > size:
@@ -103,7 +98,7 @@ class DevicePlan:
             self.host[start : start + array.size] = torch.from_numpy(array.reshape(-1))
             used = start + array.size
         self.data[:used].copy_(self.host[:used], non_blocking=True)
-        self.outputs, self.width = plan.outputs, plan.width
+        self.outputs, self.most_rows = plan.outputs, plan.most_rows
 
 
 def decode(
@@ -121,14 +116,14 @@ def decode(
     """Attention of q [T, H, D] over the pages of `plan`: [outputs, H, D] in q's dtype (T without bands).
 
     q and the plain pages are bf16 or f16, rotated and equalised alike; sinks float32 [H]. `rows` is how many
-    of a run the kernel must hold, where a captured graph must serve wider plans than this one.
+    of a run the kernel must hold, where a captured graph must serve plans with more than this one.
     Launches only; nothing waits for the device. Raises KernelsUnavailable, UnsupportedModel.
     """
     _, heads, head_dim = q.shape
     kv_heads = heads // plan.group
     if variant is None:
         variant = choose(
-            pool.k, pool.v, head_dim, rows or plan.width,
+            pool.k, pool.v, head_dim, rows or plan.most_rows,
             centred=pool.centred and pool.k != "plain", softcap=softcap > 0, half=q.dtype == torch.float16,
             shared_limit=shared_limit(),
         )  # fmt: skip
@@ -158,9 +153,7 @@ def decode(
 @cache
 def _kernels(variant: Variant) -> tuple[Kernel, Kernel]:
     defines = sorted_defines(variant.defines())
-    walk = load_kernel(
-        f"{variant.source}.cu", variant.source, defines, 32 * variant.warps, variant.shared_bytes
-    )
+    walk = load_kernel("decode.cu", "decode", defines, 32 * variant.warps, variant.shared_bytes)
     merge = load_kernel("merge.cu", "merge", merge_defines(variant), 256, 0)
     if torch.cuda.get_device_capability()[0] >= 9:
         walk.follow_early()
@@ -170,8 +163,8 @@ def _kernels(variant: Variant) -> tuple[Kernel, Kernel]:
 
 def merge_defines(variant: Variant) -> tuple[tuple[str, int], ...]:
     """Macros of the merge kernel that goes with a variant."""
-    few = {"HD": variant.head_dim, "SLICE": variant.slice, "ROWS": variant.rows, "PAD": variant.pad}
-    return sorted_defines(few | {"TILE": max(variant.rows, TILE), "HALF": int(variant.half)})
+    few = {"HD": variant.head_dim, "SLICE": variant.slice, "ROWS": variant.rows, "HALF": int(variant.half)}
+    return sorted_defines(few)
 
 
 def table_of(format: str, device: torch.device) -> Tensor | None:

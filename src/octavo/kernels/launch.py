@@ -83,9 +83,7 @@ def multiprocessors() -> int:
 
 @cache
 def shared_limit() -> int:
-    """Bytes of shared memory a CTA of the current device may use; 0 where there is no device."""
-    if not torch.cuda.is_available():
-        return 0
+    """Bytes of shared memory a CTA of the current device may use."""
     return torch.cuda.get_device_properties(torch.cuda.current_device()).shared_memory_per_block_optin
 
 

@@ -1,6 +1,6 @@
 """Which query rows read which pages together: the work of one step, as a few integer arrays.
 
-A run is a row of pages that up to `tile` query rows read at once. A query row is (query token, query head of
+A run is a row of pages that up to 16 query rows read at once. A query row is (query token, query head of
 the group). Sequences that begin with the same addresses share a run for the
 pages they have in common, so those are read once; what is left of each becomes its own run.
 """
@@ -14,16 +14,10 @@ import numpy as np
 
 from octavo.formats.base import PAGE
 
-__all__ = ["TEAM", "TILE", "WIDTHS", "Plan", "Reader", "plan_items"]
+__all__ = ["TILE", "Plan", "Reader", "plan_items"]
 
 TILE = 16
-"""Query rows of a run that every warp reads for itself."""
-TEAM = 128
-"""Query rows of a run whose pages a team of warps unpacks together (cuda/team.cu)."""
-WIDTHS = (8, TILE, TEAM)
-"""Query rows of the kernels there are."""
-TEAM_COST = 5
-"""Time of a page read by a team in times of one read by a warp with sixteen rows."""
+"""Query rows of a tile of the tensor core."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +40,9 @@ class Plan:
 
     addresses  [A] page addresses of all runs, one after another
     runs       [R, 4] start in `addresses`, pages, position of the first token, pages of all runs up to here
-    rows       [R, tile] query rows, token << 8 | head of the group; -1 where the tile is not full
+    rows       [R, 16] query rows, token << 8 | head of the group; -1 where the tile is not full
     sees       [T, 2] positions [from, to) each query token sees
-    offsets    [outputs * group + 1] and links: run * tile + place of every tile whose rows join an output row
+    offsets    [outputs * group + 1] and links: run * 16 + place of every tile whose rows join an output row
     outputs    tokens that get an output: T / bands
     """
 
@@ -63,16 +57,6 @@ class Plan:
     outputs: int
 
     @property
-    def tile(self) -> int:
-        """Query rows a run may have: TILE or TEAM."""
-        return int(self.rows.shape[1])
-
-    @property
-    def width(self) -> int:
-        """Query rows that a kernel must hold to read this: the least of WIDTHS."""
-        return self.tile if self.tile > TILE else next(n for n in WIDTHS if n >= self.most_rows)
-
-    @property
     def num_pages(self) -> int:
         """Of all runs; a page that several runs read counts for each."""
         return int(self.runs[:, 1].sum())
@@ -84,34 +68,26 @@ class Plan:
 
 
 def plan_items(
-    readers: Sequence[Reader],
-    positions: np.ndarray,
-    group: int,
-    window: int | None = None,
-    bands: int = 1,
-    tiles: Sequence[int] = (TILE,),
+    readers: Sequence[Reader], positions: np.ndarray, group: int, window: int | None = None, bands: int = 1
 ) -> Plan:
     """The plan of one step. positions int [T]: of each query token, which sees itself and what is before.
 
     With `bands` the T tokens are so many sets of queries, one behind the other, of T / bands tokens.
 
     With `window` a token sees that many tokens, itself included; pages before all windows of a reader
-    should not be in it. `tiles`: TILE, TEAM or both; the faster is taken.
+    should not be in it.
     """
     positions = np.asarray(positions, np.int64)
     low = np.zeros_like(positions) if window is None else np.maximum(positions + 1 - window, 0)
     sees = np.stack((low, positions + 1), 1).astype(np.int32)
     stretches = list(_share(list(readers), 0))
-    tile = min(tiles, key=lambda n: _cost(stretches, group, n))
-    tiles = [
-        (pages, first, part) for pages, first, tokens in stretches for part in _tiles(tokens, group, tile)
-    ]
+    tiles = [(pages, first, tile) for pages, first, tokens in stretches for tile in _tiles(tokens, group)]
     starts, addresses = _lay_out([pages for pages, _, _ in tiles])
     runs = np.zeros((len(tiles), 4), np.int32)
-    rows = np.full((len(tiles), tile), -1, np.int32)
-    for i, (pages, first, part) in enumerate(tiles):
+    rows = np.full((len(tiles), TILE), -1, np.int32)
+    for i, (pages, first, tile) in enumerate(tiles):
         runs[i, :3] = (starts[i], len(pages), first)
-        rows[i, : len(part)] = part // group << 8 | part % group
+        rows[i, : len(tile)] = tile // group << 8 | tile % group
     runs[:, 3] = np.cumsum(runs[:, 1])
     outputs = len(positions) // bands
     joined = (rows >> 8) % max(outputs, 1) * group + (rows & 255)
@@ -143,16 +119,10 @@ def _common(members: list[Reader], done: int) -> int:
     return common
 
 
-def _cost(stretches: list[tuple[np.ndarray, int, np.ndarray]], group: int, tile: int) -> int:
-    """Time to read these in runs of `tile` rows, in pages that a warp reads on its own."""
-    page = TEAM_COST if tile == TEAM else 1
-    return sum(page * len(pages) * -(-len(tokens) * group // tile) for pages, _, tokens in stretches)
-
-
-def _tiles(tokens: np.ndarray, group: int, tile: int) -> list[np.ndarray]:
-    """Query rows of these tokens, at most `tile` at a time."""
+def _tiles(tokens: np.ndarray, group: int) -> list[np.ndarray]:
+    """Query rows of these tokens, at most TILE at a time."""
     rows = (tokens[:, None] * group + np.arange(group)).ravel()
-    return [rows[i : i + tile] for i in range(0, len(rows), tile)]
+    return [rows[i : i + TILE] for i in range(0, len(rows), TILE)]
 
 
 def _lay_out(parts: list[np.ndarray]) -> tuple[list[int], np.ndarray]:

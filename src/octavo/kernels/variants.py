@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from octavo.errors import UnsupportedModel
-from octavo.formats.base import PAGE
 from octavo.formats.registry import get_format
 from octavo.formats.turbo import LEVELS
-from octavo.kernels.plan import TEAM, TILE
 
-__all__ = ["HEAD_DIMS", "KERNEL_FORMATS", "Variant", "choose", "covers", "tiles_for"]
+__all__ = ["HEAD_DIMS", "KERNEL_FORMATS", "Variant", "choose", "covers"]
 
 KERNEL_FORMATS = (
     "plain", "q8_0", "q6_0", "q5_1", "q5_0", "q4_0",
@@ -23,16 +21,12 @@ HEAD_DIMS = (64, 128, 256, 512)
 SHARED_LIMIT = 227 * 1024
 """Bytes of shared memory a Hopper CTA may use."""
 
-ANNOUNCED_BYTES = 128 * 1024
-"""Asked for by each CTA before it may begin, so that the memory is not idle meanwhile."""
-
 STATE_BITS = {"turbo4_tcq": 8, "turbo3_tcq": 9, "turbo2_tcq": 8}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One compiled kernel. `slice` is how many channels of V a warp accumulates; with more than 16 `rows` the
-    warps are a team, of 16 rows each (cuda/team.cu)."""
+    """One compiled kernel. `slice` is how many channels of V a warp accumulates."""
 
     k: str
     v: str
@@ -51,10 +45,7 @@ class Variant:
             "KF": KERNEL_FORMATS.index(self.k),
             "VF": KERNEL_FORMATS.index(self.v),
             "HD": self.head_dim,
-            "ROWS": self.rows // self.warps if self.team else self.rows,
-            "TEAM": int(self.team),
-            "PAD": self.pad,
-            "ANNOUNCED": self.announced,
+            "ROWS": self.rows,
             "WARPS": self.warps,
             "STAGES": self.stages,
             "CENTRED": int(self.centred),
@@ -63,26 +54,6 @@ class Variant:
             "SLICE": self.slice,
             "SHARED_BYTES": self.shared_bytes,
         } | level_words()
-
-    @property
-    def team(self) -> bool:
-        """Whether all warps read the same page."""
-        return self.rows > 16
-
-    @property
-    def source(self) -> str:
-        """Name of the kernel and of its file in cuda/."""
-        return "team" if self.team else "decode"
-
-    @property
-    def pad(self) -> int:
-        """Pages in whose time a CTA changes from one segment to another."""
-        return 3 if self.team else 24
-
-    @property
-    def announced(self) -> int:
-        """Pages that each warp asks the L2 cache for while the kernel before ends."""
-        return 0
 
     @property
     def stage_bytes(self) -> int:
@@ -97,18 +68,9 @@ class Variant:
         fine = get_bits(self.k) == 8
         tables = sum(128 << STATE_BITS[f] for f in {self.k, self.v} if f in STATE_BITS)
         rows = self.rows * (self.head_dim * (3 + fine) + self.head_dim // 32 * 8 + 12)
-        feeds = 2 if self.team else self.warps
-        columns = self.rows // self.warps if self.team else max(self.rows, 8)
-        small = tables + rows + 8 * columns * self.warps + 1536 + 16 * feeds * self.stages
-        ring = self.stages * self.stage_bytes
-        if not self.team:
-            return -(-small // 128) * 128 + self.warps * max(ring, 4 * columns * self.slice)
-        spread = sum(PAGE * n for f, n in self._sides() if get_bits(f) < 8)
-        return -(-small // 128) * 128 + ring + self.stages * spread
-
-    def _sides(self) -> tuple[tuple[str, int], ...]:
-        """Formats, and the channels of a row that a warp reads."""
-        return (self.k, self.head_dim), (self.v, self.slice)
+        small = tables + rows + 8 * self.rows * self.warps + 1536 + 16 * self.warps * self.stages
+        warp = max(self.stages * self.stage_bytes, 4 * self.rows * self.slice)
+        return -(-small // 128) * 128 + self.warps * warp
 
 
 def get_bits(format: str) -> int:
@@ -148,22 +110,16 @@ def covers(format: str, head_dim: int) -> str | None:
 def choose(
     k: str, v: str, head_dim: int, rows: int, *, shared_limit: int = SHARED_LIMIT, **settings: bool
 ) -> Variant:
-    """The variant that measured best for these pages; `rows` is the most query rows in a run (more than 16:
-    a team's), `shared_limit` the bytes of shared memory a CTA of the device may use.
+    """The variant that measured best for these pages; `rows` is the most query rows in a run,
+    `shared_limit` the bytes of shared memory a CTA of the device may use.
 
     Raises UnsupportedModel where there is no kernel.
     """
     for format in (k, v):
         if reason := covers(format, head_dim):
             raise UnsupportedModel(f"{reason}; choose another recipe or the reference backend")
-    variant = Variant(k, v, head_dim, 8 if rows <= 8 else TILE if rows <= TILE else TEAM, **settings)
+    variant = Variant(k, v, head_dim, 8 if rows <= 8 else 16, **settings)
     return fit(replace(variant, slice=slice_for(head_dim, variant.rows)), shared_limit)
-
-
-def tiles_for(head_dim: int, shared_limit: int = SHARED_LIMIT) -> tuple[int, ...]:
-    """Query rows that a run may have on a device with that much shared memory: TEAM too where a team's
-    buffers fit whatever the formats."""
-    return (TILE, TEAM) if head_dim <= 128 and shared_limit >= SHARED_LIMIT else (TILE,)
 
 
 def slice_for(head_dim: int, rows: int) -> int:
@@ -174,8 +130,7 @@ def slice_for(head_dim: int, rows: int) -> int:
 def fit(variant: Variant, shared_limit: int) -> Variant:
     """With the warps and stages that measured best on an H200, or the next fewer that fit."""
     best = _best(variant)
-    fewer = ((8, 3),) if variant.team else ((8, 1), (6, 1), (4, 1), (2, 1))
-    for warps, stages in (best, *fewer):
+    for warps, stages in (best, (8, 1), (6, 1), (4, 1), (2, 1)):
         fitted = replace(variant, warps=warps, stages=stages)
         if warps <= best[0] and fitted.shared_bytes <= shared_limit:
             return fitted
@@ -190,8 +145,6 @@ def _best(variant: Variant) -> tuple[int, int]:
     Eight warps have all the registers they ask for; formats whose codes cost the most integer instructions
     want more warps to hide them behind, as far as their registers go.
     """
-    if variant.team:
-        return TEAM // TILE, 4
     turbo = {"turbo4", "turbo3", "turbo2"}
     if variant.rows == 8 and variant.head_dim == 64:
         return (16 if {variant.k, variant.v} <= turbo else 12), 1

@@ -127,16 +127,11 @@ DEV u32 from_shared(u32 address) { return *(const u32*)(shared + address); }
 DEV u32 load_shared(u32 address) { return from_shared(address); }
 DEV bool elected() { __syncwarp(); return current % 32 == 0; }
 DEV void fence_async() {}
-inline void check_bulk(const void* from, u32 bytes) {
-  if ((uintptr_t)from % 16 || bytes % 16) stop("a bulk copy of no whole 16 bytes");
-}
-DEV void prefetch_bulk(const void* from, u32 bytes) { check_bulk(from, bytes); }
 DEV void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
-  check_bulk(from, bytes | to);
+  if ((uintptr_t)from % 16 || (bytes | to) % 16) stop("a bulk copy of no whole 16 bytes");
   if (to + bytes > SHARED_BYTES) stop("a copy beyond shared memory");
   copies.push_back({to, from, bytes, barrier});
 }
-DEV void barrier_init(u32 at, u32 arrivals = 1) { barriers[at] = {(int)arrivals, (int)arrivals, 0, 0}; }
-DEV void barrier_arrive(u32 at) { Barrier& b = barriers.at(at); b.pending--; settle(b); }
+DEV void barrier_init(u32 at) { barriers[at] = {1, 0, 0}; }
 DEV void barrier_expect(u32 at, u32 bytes) { Barrier& b = barriers.at(at); b.bytes += bytes; b.pending--; settle(b); }
 DEV void barrier_wait(u32 at, u32 parity) { while (barriers.at(at).phase % 2 == parity) pause(); }

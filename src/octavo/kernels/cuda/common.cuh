@@ -51,6 +51,16 @@ DEV u32 load_shared(u32 address) {
   asm("ld.shared.u32 %0,[%1];" : "=r"(x) : "r"(address));
   return x;
 }
+DEV float from_half(u16 x) {
+  float f;
+  asm("cvt.f32.f16 %0,%1;" : "=f"(f) : "h"(x));
+  return f;
+}
+DEV u16 to_half(float f) {
+  u16 x;
+  asm("cvt.rn.f16.f32 %0,%1;" : "=h"(x) : "f"(f));
+  return x;
+}
 DEV void halves(u32 two, float& a, float& b) {
   asm("{.reg .b16 x,y; mov.b32 {x,y},%2; cvt.f32.f16 %0,x; cvt.f32.f16 %1,y;}" : "=f"(a), "=f"(b) : "r"(two));
 }
@@ -98,6 +108,11 @@ DEV float load16(const u16* p) {
 }
 DEV u16 store16(float f) { return (u16)pack16(f, 0.f); }
 
+// Rows of a run, as plan.py lays them out.
+constexpr int TILE = 16;
+// A CTA's turn to another segment, in pages of time; decode.cu and merge.cu lay the line of work out alike.
+constexpr int PAD = 24;
+
 // The next kernel in the stream may start early; it waits before it reads what this one wrote.
 DEV void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
@@ -114,19 +129,13 @@ DEV void wait_for_previous() {
 DEV u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 #if __CUDA_ARCH__ >= 900
 #define BULK 1
-DEV void barrier_init(u32 bar, u32 arrivals = 1) {
-  asm volatile("mbarrier.init.shared.b64 [%0],%1;" ::"r"(bar), "r"(arrivals) : "memory");
-}
-DEV void barrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(bar) : "memory"); }
+DEV void barrier_init(u32 bar) { asm volatile("mbarrier.init.shared.b64 [%0],1;" ::"r"(bar) : "memory"); }
 DEV void barrier_expect(u32 bar, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 DEV void copy_bulk(u32 to, const void* from, u32 bytes, u32 bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
-}
-DEV void prefetch_bulk(const void* from, u32 bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0],%1;" ::"l"(from), "r"(bytes) : "memory");
 }
 DEV void barrier_wait(u32 bar, u32 parity) {
   asm volatile(

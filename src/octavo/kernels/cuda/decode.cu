@@ -8,13 +8,13 @@ DEV void read_packed(const Feed& feed, const Row& row, const Query& query, const
   float score[R][8][2];
   const u8 *keys = ring + at.index * K_STAGE, *values = ring + STAGES * K_STAGE + at.index * V_STAGE;
   feed.wait_keys(at.index, at.parity);
-  if constexpr (K_PACKED) packed_scores(query, kc, {keys, keys}, shared, feed.lane, s.top, score);
+  if constexpr (K_PACKED) packed_scores(query, kc, keys, shared, feed.lane, s.top, score);
   else score_plain(feed, row, shared, address, score, s);
   __syncwarp();
   feed.keys(at.index, ahead, more);
   weigh(row, shared, feed.lane, first, score, s);
   feed.wait_values(at.index, at.parity);
-  if constexpr (V_PACKED) packed_values(vc, {values, values}, shared, feed.lane, score, s);
+  if constexpr (V_PACKED) packed_values(vc, values, shared, feed.lane, score, s);
   else plain_values(plain_values(feed, address), feed.lane, row.bounds[2] - first, score, s.acc);
   __syncwarp();
   feed.values(at.index, ahead, more);
@@ -105,17 +105,16 @@ decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, cons
       if (from >= to) continue;
       const Feed feed = {shared_address(ring), bars, pool, addresses + span.x, line / SLICES, line % SLICES, lane};
       int page = from + warp;
-      const int code = warp < ROWS ? rows[run * 16 + warp] : -1;
+      const int code = warp < ROWS ? rows[run * TILE + warp] : -1;
       const int soonest = page < to ? feed.pages[page] : 0;
       const Asked asked = {q, q_token, q_head, feed.head * group, sees};
       const int2 sight = asked.sight(code);
       Stage fill = at;
       feed.keys(fill.index, soonest, page < to);
       feed.values(fill.index, soonest, page < to);
-      for (int i = STAGES; i < STAGES + ANNOUNCED && page + i * WARPS < to; i++) feed.announce(feed.pages[page + i * WARPS]);
       wait_for_previous();  // so far only the plan and packed pages were read
       for (int row = warp; row < ROWS; row += WARPS) {
-        const int one = row == warp ? code : rows[run * 16 + row];
+        const int one = row == warp ? code : rows[run * TILE + row];
         u16 bits[D / 32];
         asked.read(one, lane, bits);
         stage_query(shared, row, bits, row == warp ? sight : asked.sight(one), scale, lane);

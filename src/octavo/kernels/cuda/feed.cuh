@@ -38,12 +38,6 @@ struct Feed {
     copy_bulk(to + VS_CODES + VS_NEXT, from + V_CODES + slice * VS_GAINS, VS_GAINS, bar);
     if (VS_MINS) copy_bulk(to + VS_CODES + VS_NEXT + VS_GAINS, from + V_CODES + V_GAINS + slice * VS_MINS, VS_MINS, bar);
   }
-  // Brings a page as far as the L2 cache.
-  DEV void announce(int address) const {
-    if (address < 0 || !elected()) return;
-    if (K_PACKED) prefetch_bulk(key_page(address), K_PAGE);
-    if (V_PACKED) prefetch_bulk(value_page(address) + slice * VS_CODES, VS_CODES);
-  }
   DEV void wait_keys(int stage, u32 parity) const { if (K_PACKED) barrier_wait(bars + 16 * stage, parity); }
   DEV void wait_values(int stage, u32 parity) const { if (V_PACKED) barrier_wait(bars + 16 * stage + 8, parity); }
 #else
@@ -64,7 +58,6 @@ struct Feed {
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
-  DEV void announce(int) const {}
   DEV void wait_keys(int, u32) const { asm volatile("cp.async.wait_group %0;" ::"n"(2 * STAGES - 1) : "memory"); __syncwarp(); }
   DEV void wait_values(int, u32) const { asm volatile("cp.async.wait_group %0;" ::"n"(2 * STAGES - 1) : "memory"); __syncwarp(); }
 #endif

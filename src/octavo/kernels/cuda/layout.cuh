@@ -1,12 +1,10 @@
 // Sizes of one variant, from the macros compile-time options set:
-// KF, VF formats; HD head dim; ROWS of a tile, 8 or 16; TEAM: a tile a warp (team.cu); WARPS; STAGES; CENTRED keys;
-// SLICE channels of V a warp keeps; PAD pages of time that a change of segment takes;
+// KF, VF formats; HD head dim; ROWS 8 or 16; WARPS; STAGES; CENTRED keys; SLICE channels of V a warp keeps;
 // SHARED_BYTES as the host computed them.
 #pragma once
 #include "formats.cuh"
 
 constexpr int D = HD, R = ROWS / 8, PAGE = 64;
-constexpr int TILES = TEAM ? WARPS : 1;  // of ROWS query rows each
 constexpr int VD = SLICE, SLICES = D / VD, STEPS = D / 32;
 // A lane 4c + t holds scores of rows 2t + e + 8r (e < 2, r < R) and tokens token_of(c) + 2j (j < 8).
 __host__ __device__ constexpr int token_of(int c) { return 16 * (c / 2) + c % 2; }
@@ -42,21 +40,10 @@ constexpr int S_FROM = S_SCALE + 4 * ROWS, S_TO = S_FROM + 4 * ROWS;
 // Where channel k of a row's int8 queries lies: each lane's eight channels of a step together, lane by lane, since rows one
 // behind the other would meet in the same banks.
 DEV int query_at(int row, int k) { return ((row / 8 * STEPS + k / 32) * 32 + 4 * (row % 8) + k % 32 / 8) * 8 + k % 8; }
-// Of a team each warp has a tile of rows of its own, at TILE_BYTES times its number behind the first.
-constexpr int TILE_BYTES = S_TO + 4 * ROWS - S_HIGH;
-constexpr int S_MAX = S_HIGH + TILES * TILE_BYTES, S_SUM = S_MAX + 4 * ROWS * WARPS;
+constexpr int S_MAX = S_TO + 4 * ROWS, S_SUM = S_MAX + 4 * ROWS * WARPS;
 constexpr int S_CONSTANTS = S_SUM + 4 * ROWS * WARPS, S_BARS = S_CONSTANTS + 1536;
-constexpr int FEEDS = TEAM ? 1 : WARPS, S_RING = (S_BARS + 16 * (FEEDS + TEAM) * STAGES + 127) / 128 * 128;
+constexpr int S_RING = (S_BARS + 16 * WARPS * STAGES + 127) / 128 * 128;
 constexpr int RING = STAGES * (K_STAGE + V_STAGE), MERGE = 4 * ROWS * VD;
-constexpr int WARP_BYTES = RING > MERGE || TEAM ? RING : MERGE;
-// Of each stage of a team also the page unpacked: codes as bytes; those that are bytes anyway are read where they arrive.
-constexpr bool K_SPREAD = TEAM && K_PACKED && !K_FINE, V_SPREAD = TEAM && V_PACKED && !V_FINE;
-constexpr int K_SPREAD_BYTES = K_SPREAD ? PAGE * D : 0, SPREAD_BYTES = K_SPREAD_BYTES + (V_SPREAD ? PAGE * VD : 0);
-constexpr int S_SPREAD = S_RING + FEEDS * WARP_BYTES;
-static_assert(S_SPREAD + TEAM * STAGES * SPREAD_BYTES == SHARED_BYTES, "decode.py and layout.cuh disagree on shared memory");
+constexpr int WARP_BYTES = RING > MERGE ? RING : MERGE;
+static_assert(S_RING + WARPS * WARP_BYTES == SHARED_BYTES, "variants.py and layout.cuh disagree on shared memory");
 static_assert(VD % VSPAN == 0 && D % VD == 0, "a slice of V holds whole spans of gains");
-
-struct Side {  // of a page in shared memory
-  const u8* codes;  // as packed, or unpacked by a team
-  const u8* page;   // gains, and what else lies behind packed codes
-};

@@ -21,16 +21,6 @@ DEV Place value_place(int lane, int part) { return {16 * (lane % 4), 32 * part +
 // Where a token's gain lies in its span.
 DEV int gain_place(int token) { return 8 * (token / 16 * 2 + token % 2) + token % 16 / 2; }
 
-DEV float from_half(u16 x) {
-  float f;
-  asm("cvt.f32.f16 %0,%1;" : "=f"(f) : "h"(x));
-  return f;
-}
-DEV u16 to_half(float f) {
-  u16 x;
-  asm("cvt.rn.f16.f32 %0,%1;" : "=h"(x) : "f"(f));
-  return x;
-}
 DEV void two_floats(u32 two, float& a, float& b) {
   const u16 low = two, high = two >> 16;
   a = load16(&low);

@@ -56,11 +56,11 @@ DEV void load_low(const Query& q, const u8* shared, int lane, int r, int step, u
 }
 
 // q · mean of the page, the same for all its tokens: the mean fills every row of the tile.
-DEV void mean_scores(const Query& q, const Side& keys, const u8* shared, int lane, float (&out)[R][2]) {
+DEV void mean_scores(const Query& q, const u8* keys, const u8* shared, int lane, float (&out)[R][2]) {
   int sum[R][4] = {}, low[R][4] = {};
 #pragma unroll
   for (int s = 0; s < STEPS; s++) {
-    const Pair m = *(const Pair*)(keys.page + K_MEAN + 32 * s + 8 * (lane & 3));
+    const Pair m = *(const Pair*)(keys + K_MEAN + 32 * s + 8 * (lane & 3));
     const u32 a = is_split(KF) ? prmt(m.x, m.y, 0x6420) : m.x, b = is_split(KF) ? prmt(m.x, m.y, 0x7531) : m.y;
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -75,7 +75,7 @@ DEV void mean_scores(const Query& q, const Side& keys, const u8* shared, int lan
     }
   }
   float gain, unused;
-  halves(*(const u16*)(keys.page + K_MEAN + D), gain, unused);
+  halves(*(const u16*)(keys + K_MEAN + D), gain, unused);
 #pragma unroll
   for (int r = 0; r < R; r++)
 #pragma unroll
@@ -99,20 +99,20 @@ DEV Quad key_operand(const u32 (&even)[8], const u32 (&odd)[8], int s) {
 }
 
 // score - top of every row and token.
-DEV void packed_scores(const Query& q, const Constants& k, const Side& keys, const u8* shared, int lane,
+DEV void packed_scores(const Query& q, const Constants& k, const u8* keys, const u8* shared, int lane,
                        const float (&top)[R][2], float (&score)[R][8][2]) {
   float mean[R][2] = {};
   if constexpr (CENTRED) mean_scores(q, keys, shared, lane, mean);
 #pragma unroll
   for (int i = 0; i < 2 * R; i++) mean[i / 2][i % 2] -= top[i / 2][i % 2];
-  const Quad* codes = (const Quad*)keys.codes + lane;
+  const Quad* codes = (const Quad*)keys + lane;
   const u32 table = shared_address(shared) + S_KTABLE + 4 * lane;
   float gain[KSPANS][8], least[has_minimum(KF) ? KSPANS : 1][8];
 #pragma unroll
   for (int b = 0; b < KSPANS; b++) {
-    load_gains(keys.page + K_CODES + 128 * b, lane, gain[b]);
+    load_gains(keys + K_CODES + 128 * b, lane, gain[b]);
     if constexpr (has_minimum(KF)) {
-      load_gains(keys.page + K_CODES + K_GAINS + 128 * b, lane, least[b]);
+      load_gains(keys + K_CODES + K_GAINS + 128 * b, lane, least[b]);
 #pragma unroll
       for (int j = 0; j < 8; j++) least[b][j] += offset(KF) * gain[b][j];
     }
@@ -125,11 +125,11 @@ DEV void packed_scores(const Query& q, const Constants& k, const Side& keys, con
     for (int s = 0; s < STEPS; s++) {
       const int even = 2 * i * STEPS + s, odd = even + STEPS, b = s / SPAN_STEPS;
       const bool first = s % SPAN_STEPS == 0;
-      if (!K_SPREAD && s % 4 == 0) {
+      if (s % 4 == 0) {
         read_unit<KF, 2 * D / 32>(codes, even / 4, table, k.levels, even_unit);
         if (STEPS >= 4) read_unit<KF, 2 * D / 32>(codes, odd / 4, table, k.levels, odd_unit);
       }
-      const Quad a = K_SPREAD ? codes[32 * (i * STEPS + s)] : key_operand(even_unit, STEPS >= 4 ? odd_unit : even_unit, s);
+      const Quad a = key_operand(even_unit, STEPS >= 4 ? odd_unit : even_unit, s);
 #pragma unroll
       for (int r = 0; r < R; r++) {
         u32 h[2];

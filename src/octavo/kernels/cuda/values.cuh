@@ -113,19 +113,16 @@ DEV void weigh_coarsely(const u8* page, int lane, const float (&p)[R][8][2], Wei
 }
 
 // Adds weights × the values of one span.
-DEV void add_values(const Constants& k, const Side& values, const u8* shared, int lane, int span, const Weights& w, Sums& s) {
-  const Quad* codes = (const Quad*)values.codes + lane;
+DEV void add_values(const Constants& k, const u8* values, const u8* shared, int lane, int span, const Weights& w, Sums& s) {
+  const Quad* codes = (const Quad*)values + lane;
   const u32 table = shared_address(shared) + S_VTABLE + 4 * lane;
 #pragma unroll
   for (int n = 0; n < VSPAN / 16; n++) {
     const int tile = span * VSPAN / 16 + n;
+    u32 unit[8];
     Quad o[2];
-    if (V_SPREAD) { o[0] = codes[64 * tile]; o[1] = codes[64 * tile + 32]; }
-    else {
-      u32 unit[8];
-      read_unit<VF, 2 * VD / 32, VS_NEXT == 0>(codes, tile, table, k.levels, unit);
-      value_operands(unit, o);
-    }
+    read_unit<VF, 2 * VD / 32, VS_NEXT == 0>(codes, tile, table, k.levels, unit);
+    value_operands(unit, o);
 #pragma unroll
     for (int r = 0; r < R; r++) {
       int sum[4], fine[4];
@@ -142,14 +139,14 @@ DEV void add_values(const Constants& k, const Side& values, const u8* shared, in
   }
 }
 
-DEV void packed_values(const Constants& k, const Side& values, const u8* shared, int lane, float (&p)[R][8][2], Sums& s) {
+DEV void packed_values(const Constants& k, const u8* values, const u8* shared, int lane, float (&p)[R][8][2], Sums& s) {
   Weights w;
   if constexpr (V_COARSE) {
-    weigh_coarsely(values.page, lane, p, w, s);
+    weigh_coarsely(values, lane, p, w, s);
     add_values(k, values, shared, lane, 0, w, s);
     return;
   }
-  const u8* gains = values.page + VS_CODES + VS_NEXT;
+  const u8* gains = values + VS_CODES + VS_NEXT;
   float g[8];
   if (VSPANS == 1) load_gains(gains, lane, g);
   else
