@@ -1,4 +1,4 @@
-"""Decode steps as CUDA graphs, one for each batch size of a short list.
+"""Decode steps as CUDA graphs, one for each batch size of a short list and width of its tiles.
 
 A graph reads everything that changes from fixed addresses: token ids and positions, where their keys and
 values go, and the plans of who reads which pages. A step fills those, replays, and finds its logits in a
@@ -32,11 +32,11 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
 
 class DecodeGraphs:
-    """Graphs over `runner`'s model, captured when a batch size is first met."""
+    """Graphs over `runner`'s model, captured when a batch size and tiles of a width are first met."""
 
     def __init__(self, runner: Runner, memory: Memory, shape: ModelShape, context: int):
         self.runner, self.memory, self.shape, self.context = runner, memory, shape, context
-        self._graphs: dict[int, DecodeGraph] = {}
+        self._graphs: dict[tuple[int, ...], DecodeGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self.capture_s = 0.0
 
@@ -46,21 +46,32 @@ class DecodeGraphs:
         if len(grants) > SIZES[-1]:
             return None
         size = SIZES[bisect_left(SIZES, len(grants))]
-        if size not in self._graphs:
+        segments = segments_of(self.memory.ledger, grants)
+        plans = self.plan(segments, size)
+        tiles = [8 if plan.most_rows <= 8 else TILE for plan in plans]
+        if (graph := self._graphs.get((size, *tiles))) is None:
             began = time.perf_counter()
-            self._graphs[size] = DecodeGraph(self, size, self._pool)
+            graph = self._graphs[size, *tiles] = DecodeGraph(self, size, tiles, self._pool)
             self.capture_s += time.perf_counter() - began
-        return self._graphs[size].run(grants, ids)
+        return graph.run(grants, ids, segments, plans)
+
+    def plan(self, segments: list[list[Segment]], size: int) -> list[Plan]:
+        """Who reads what, by group, padded to `size` sequences."""
+        groups = self.shape.groups
+        chunks = chunk_lengths(self.runner.attention.dual, len(groups))
+        return [
+            decode_plan(own, group, size, chunk, len(BANDS) if chunk else 1)
+            for own, group, chunk in zip(segments, groups, chunks, strict=True)
+        ]
 
 
 class DecodeGraph:
-    """One batch size: its fixed buffers and the graph that reads them."""
+    """One batch size and, for each group, width of tiles: fixed buffers and the graph that reads them."""
 
-    def __init__(self, owner: DecodeGraphs, size: int, pool: Any):
+    def __init__(self, owner: DecodeGraphs, size: int, tiles: list[int], pool: Any):
         self.owner, self.size = owner, size
         device, groups = owner.runner.device, owner.shape.groups
         self.dual = owner.runner.attention.dual
-        self.chunks = chunk_lengths(self.dual, len(groups))
         rows = 3 + 2 * len(groups)
         self.host = torch.zeros(rows, size, dtype=torch.long, pin_memory=True)
         self.fixed = torch.zeros(rows, size, dtype=torch.long, device=device)
@@ -70,17 +81,15 @@ class DecodeGraph:
             positions=self.fixed[1:2],
             wanted=torch.arange(size, device=device),
             plans=[
-                CudaPlan(
-                    self.fixed[3 + 2 * n], self.fixed[4 + 2 * n], None, None, plan, [], tile(group, size)
-                )
-                for n, (group, plan) in enumerate(zip(groups, self.plans, strict=True))
+                CudaPlan(self.fixed[3 + 2 * n], self.fixed[4 + 2 * n], None, None, plan, [], tile)
+                for n, (tile, plan) in enumerate(zip(tiles, self.plans, strict=True))
             ],
             segments=[[] for _ in groups],
             reach=None if self.dual is None else self.fixed[2],
             bands=len(BANDS),
         )
         self.sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._fill([], None, self.batch.segments, self._plan(self.batch.segments))
+        self._fill([], None, self.batch.segments, owner.plan(self.batch.segments, size))
         self.graph = torch.cuda.CUDAGraph()
         self._capture(pool)
 
@@ -94,21 +103,18 @@ class DecodeGraph:
         with torch.cuda.graph(self.graph, pool=pool):
             self.logits = self.owner.runner.logits(self.batch, compiled=True)
 
-    def run(self, grants: list[Grant], ids: torch.Tensor | None) -> torch.Tensor | None:
-        segments = segments_of(self.owner.memory.ledger, grants)
-        plans = self._plan(segments)
+    def run(
+        self,
+        grants: list[Grant],
+        ids: torch.Tensor | None,
+        segments: list[list[Segment]],
+        plans: list[Plan],
+    ) -> torch.Tensor | None:
         if not all(room.fits(plan) for room, plan in zip(self.plans, plans, strict=True)):
             return None
         self._fill(grants, ids, segments, plans)
         self.graph.replay()
         return self.logits[: len(grants)]
-
-    def _plan(self, segments: list[list[Segment]]) -> list[Plan]:
-        """Who reads what, by group."""
-        found = []
-        for own, group, chunk in zip(segments, self.owner.shape.groups, self.chunks, strict=True):
-            found.append(decode_plan(own, group, self.size, chunk, len(BANDS) if chunk else 1))
-        return found
 
     def _fill(
         self,
@@ -141,13 +147,9 @@ class DecodeGraph:
             self.fixed[0, :count] = ids
 
 
-def tile(group: LayerGroup, size: int) -> int:
-    """Rows of the kernel's tile: 8 where one sequence's heads fit, else 16 so that sharers fill it."""
-    return 8 if size == 1 and group.queries_per_head <= 8 else TILE
-
-
 def device_plan(owner: DecodeGraphs, group: LayerGroup, size: int, device: torch.device) -> DevicePlan:
-    """Room for the plans of `size` sequences of any length: each may share runs and have one of its own."""
+    """Room for the plans of `size` sequences of any length: prompts that begin alike but part at many places
+    make several runs each. A step that needs still more goes without a graph."""
     index = owner.shape.groups.index(group)
     most = owner.context if group.window is None else group.window + PAGE
     pages = min(
@@ -157,7 +159,7 @@ def device_plan(owner: DecodeGraphs, group: LayerGroup, size: int, device: torch
     dual = owner.runner.attention.dual
     bands = len(BANDS) if chunk_lengths(dual, index + 1)[index] else 1
     return DevicePlan(
-        max_runs=bands * (2 * tiles + 8),
+        max_runs=bands * (4 * tiles + 8),
         max_pages=pages,
         max_tokens=bands * size,
         group=group.queries_per_head,
