@@ -45,6 +45,13 @@ def test_a_model_without_template_is_refused(octavo: Octavo, base_model: str) ->
     assert refused.status == 2 and "no chat template" in refused.err
 
 
+def test_a_full_context_is_told_and_the_chat_goes_on(octavo: Octavo, model: str) -> None:
+    lines = f"{'word ' * 100}\nHi\n".encode()
+    talk = octavo("chat", model, "--context", "200", "-n", "3", stdin=lines)
+    assert talk.status == 0 and "/reset starts anew, and --context-shift" in talk.err
+    assert talk.err.count("generated in") == 1
+
+
 def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -162,6 +162,11 @@ def test_a_pool_that_a_document_fills_is_shifted_too() -> None:
     audit_engine(engine)
 
 
+def test_keep_alone_is_told() -> None:
+    with pytest.raises(InvalidRequest, match="keep is 70, but without context_shift"):
+        Sampling(keep=70)
+
+
 def test_a_document_stays() -> None:
     engine = dual()
     with engine.document(random_tokens(200), raw=True) as book:

@@ -12,7 +12,7 @@ import click
 from octavo.cli.answers import Answer, load_document, stream
 from octavo.cli.options import engine_options, make_engine, make_sampling, sampling_options
 from octavo.cli.text import read_text
-from octavo.errors import InvalidRequest
+from octavo.errors import InvalidRequest, PromptTooLong
 
 if TYPE_CHECKING:
     from octavo import Engine, Sampling
@@ -94,6 +94,10 @@ class Conversation:
                 click.echo(text, nl=False)
         except KeyboardInterrupt:
             click.echo("\n[stopped]", err=True)
+        except PromptTooLong as error:
+            self.messages.pop()
+            click.echo(f"{error}; /reset starts anew, and --context-shift would drop the oldest turns", err=True)
+            return
         else:
             click.echo()
             click.echo(f"[{answer.describe(time.monotonic() - start)}]", err=True)

@@ -38,10 +38,12 @@ def told_dca(dca: dict[str, Any], tokens: int) -> str:
     if "refused" in dca:
         return f"Dual Chunk Attention cannot be: {dca['refused']}"
     state = "on" if dca["on"] else "off"
+    setting = " (auto)" if dca["setting"] == "auto" else ""
+    scaled = f", mscale {dca['mscale']:g}" if dca["mscale"] != 1 else ""
     who = "all full-attention layers" if dca["layers"] is None else f"layers {ranges(dca['layers'])}"
     return (
-        f"Dual Chunk Attention ({dca['setting']}) is {state} at {tokens:,} tokens: "
-        f"trained on {dca['trained']:,}, chunks of {dca['chunk']:,}, {who}"
+        f"Dual Chunk Attention{setting} is {state} at {tokens:,} tokens: "
+        f"trained on {dca['trained']:,}, chunks of {dca['chunk']:,}{scaled}, {who}"
     )
 
 

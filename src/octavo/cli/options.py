@@ -95,7 +95,7 @@ ENGINE = {
     ),
     "context": click.option(
         "--context",
-        type=click.IntRange(1),
+        type=click.IntRange(2),
         metavar="TOKENS",
         help="Longest sequence.  [default: the model's; with --dca on what the pool holds]",
     ),

@@ -16,6 +16,9 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages ({"role": ..., "content": ...})."""
 
+KEEP = 64
+"""Tokens at a sequence's start that a context shift leaves by default: attention sinks lie there."""
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -82,7 +85,7 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     context_shift: bool = False
-    keep: int = 64
+    keep: int = KEEP
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -90,6 +93,8 @@ class Sampling:
         for name, (holds, rule) in RULES.items():
             if not holds(getattr(self, name)):
                 raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be {rule}")
+        if self.keep != KEEP and not self.context_shift:
+            raise InvalidRequest(f"keep is {self.keep}, but without context_shift nothing is dropped")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from octavo.engine.requests import Sampling
+from octavo.engine.requests import KEEP, Sampling
 from octavo.errors import unknown
 from octavo.server import fields
 from octavo.server.errors import shorten
@@ -171,7 +171,7 @@ class GenerationBody(Body):
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             context_shift=bool(self.context_shift),
-            keep=64 if self.keep is None else self.keep,
+            keep=KEEP if self.keep is None else self.keep,
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             logit_bias={int(key): bias for key, bias in (self.logit_bias or {}).items()},
