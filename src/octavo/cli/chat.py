@@ -96,7 +96,8 @@ class Conversation:
             click.echo("\n[stopped]", err=True)
         except PromptTooLong as error:
             self.messages.pop()
-            click.echo(f"{error}; /reset starts anew, and --context-shift would drop the oldest turns", err=True)
+            hint = "/reset starts anew, and --context-shift would drop the oldest turns"
+            click.echo(f"{error}; {hint}", err=True)
             return
         else:
             click.echo()
