@@ -8,7 +8,8 @@ import pytest
 from transformers import AutoConfig
 
 from octavo.errors import UnsupportedModel
-from octavo.model.refuse import refuse, why_not
+from octavo.model.describe import modelling
+from octavo.model.refuse import COMPARED, hands_on, refuse, why_not
 from tests.tiny import FAMILIES, tiny_config
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -26,6 +27,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("falcon", {}, r"FalconForCausalLM does not offer"),
     ("bloom", {}, r"does not offer Transformers' attention interface"),
     ("mpt", {}, r"does not offer"),
+    ("nemotron", {}, r"hand no keyword arguments on to their attention"),
     ("gpt_neo", {}, r"does not offer"),
     ("bart", {}, r"encoder beside its decoder"),
     ("t5", {}, r"encoder beside its decoder"),
@@ -55,6 +57,12 @@ def test_refused_with_the_reason(family: str, settings: dict[str, Any], reason: 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_supported_families_pass(family: str) -> None:
     assert why_not(tiny_config(family)) is None
+
+
+@pytest.mark.parametrize("family", COMPARED)
+def test_compared_families_hand_keywords_on(family: str) -> None:
+    text = {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}.get(family, family)
+    assert hands_on(modelling(AutoConfig.for_model(text)))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from octavo.errors import InvalidRequest
 
-__all__ = ["Completion", "Delta", "FinishReason", "Prompt", "Sampling", "TokenLogprob", "Usage"]
+__all__ = ["KEEP", "Completion", "Delta", "FinishReason", "Prompt", "Sampling", "TokenLogprob", "Usage"]
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]

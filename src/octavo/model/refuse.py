@@ -5,8 +5,11 @@ Each check looks at a configuration and returns the reason it stands in the way,
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections import Counter
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
@@ -15,7 +18,7 @@ from octavo.errors import UnsupportedModel
 from octavo.model.describe import layer_config, layer_kinds, modelling, text_config
 from octavo.model.rope import rope_settings
 
-__all__ = ["COMPARED", "TEXT_ONLY", "refuse", "why_not"]
+__all__ = ["COMPARED", "TEXT_ONLY", "hands_on", "refuse", "why_not"]
 
 TEXT_ONLY = ("gemma3",)
 """Families with an image input whose text part runs alone."""
@@ -36,7 +39,6 @@ COMPARED = (
     "minimax_m2",
     "mistral",
     "mixtral",
-    "nemotron",
     "olmo2",
     "olmo3",
     "phi",
@@ -60,6 +62,8 @@ _ODD_FAMILIES = {
     "doge": "its attention mask depends on the values of all earlier tokens",
     "hrm_text": "it runs the same layers many times a token, each time with other keys",
 }
+_ATTENDS = re.compile(r"self\.(?:self_attn|attn|attention)\((.*?)\n        \)", re.DOTALL)
+"""A layer's call of its attention."""
 _PLAIN = "choose a model whose layers all use full or sliding-window attention (`octavo models` lists two)"
 
 
@@ -151,11 +155,22 @@ def _interface(config: Any, text: Any) -> str | None:
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     code = modelling(text) or modelling(config)
     if model_class._supports_attention_backend and hasattr(code, "ALL_ATTENTION_FUNCTIONS"):
+        if not hands_on(code):
+            return (
+                f"the layers of {model_class.__name__} hand no keyword arguments on to their attention in "
+                f"this Transformers, and pages come by one; {_PLAIN}"
+            )
         return None
     return (
         f"{model_class.__name__} does not offer Transformers' attention interface, and that is where pages "
         f"come in; {_PLAIN}"
     )
+
+
+def hands_on(code: ModuleType | None) -> bool:
+    """Whether the layers of a Transformers module pass keyword arguments on; True where it cannot be read."""
+    calls = _ATTENDS.findall(inspect.getsource(code)) if code is not None else []
+    return not calls or any("**" in call for call in calls)
 
 
 def _numbers(config: Any, text: Any) -> str | None:
