@@ -48,9 +48,15 @@ KINDS: dict[str, tuple[str, Recipe, str]] = {
     "llama": ("llama", PLAIN, "1.3MB"),  # 10 pages
     "gemma3": ("gemma3", PLAIN, "1MB"),  # windows of 80 tokens slide
     "chunks": ("llama", Recipe("plain", "plain", dca="on", dca_chunk=64), "1.3MB"),
+    "shifts": ("gemma3", Recipe("plain", "plain", dca="on", dca_chunk=64), "1.6MB"),
+    "packed shifts": ("llama", Recipe("q8_0", "q4_0", recent=0, dca="on", dca_chunk=64), "1MB"),
     "packed": ("llama", Recipe("q8_0", "q4_0", recent=0), "1MB"),
     "packed windows": ("gemma3", Recipe("q8_0", "q8_0", sliding=True), "1MB"),
 }
+
+
+SHIFTING = {"shifts": 576, "packed shifts": 448}
+"""Contexts of the kinds whose requests shift theirs."""
 
 
 @cache
@@ -73,8 +79,9 @@ class Histories(RuleBasedStateMachine):
         self.family, recipe, memory = KINDS[self.kind]
         self.exact, self.chunked = not recipe.packs, recipe.dca_chunk
         self.engine = Engine(
-            loaded(self.family), recipe, memory=memory, chunk=96, max_sequences=4, max_waiting=64
-        )
+            loaded(self.family), recipe, memory=memory, chunk=96, max_sequences=4, max_waiting=64,
+            context=SHIFTING.get(self.kind),
+        )  # fmt: skip
         self.decoder = Eager(self.engine) if self.ahead else None
         self.prompts: dict[int, tuple[list[int], int]] = {}
         self.answers: dict[int, list[Delta]] = {}
@@ -164,7 +171,8 @@ class Histories(RuleBasedStateMachine):
     # how
 
     def _submit(self, tokens: list[int], wanted: int, document: Document | None) -> int:
-        id = self.engine.submit(tokens, greedy(wanted), document=document)
+        rules = greedy(wanted, context_shift=True) if self.kind in SHIFTING else greedy(wanted)
+        id = self.engine.submit(tokens, rules, document=document)
         held = document.sequence.tokens if document else []
         self.prompts[id] = ([*held, *tokens], wanted)
         self.answers[id] = []
@@ -200,7 +208,12 @@ class Histories(RuleBasedStateMachine):
         assert last.usage.prompt_tokens == len(prompt)
         assert last.usage.completion_tokens == len(tokens)
         assert last.usage.cached_tokens < len(prompt)
-        if last.finish == "length":
+        shifted = last.usage.context_shifted
+        self.seen["shifted"] += shifted > 0
+        if last.finish == "length" and self.kind in SHIFTING:
+            assert len(tokens) == wanted
+            assert len(prompt) + len(tokens) - shifted <= self.engine.context + 1
+        elif last.finish == "length":
             most = min(self.engine.context, self.engine._core.memory.capacity) - len(prompt)
             assert len(tokens) == min(wanted, most)
         elif last.finish == "error":
@@ -208,7 +221,7 @@ class Histories(RuleBasedStateMachine):
             self.seen["full"] += 1
         else:
             assert last.finish == "abort"
-        if self.exact and tokens:
+        if self.exact and tokens and not shifted:
             logits = self._right([*prompt, *tokens])[len(prompt) - 1 : -1]
             chosen = logits.gather(1, logits.new_tensor(tokens).long()[:, None])[:, 0]
             assert float((logits.amax(1) - chosen).max()) <= TIE, "these tokens come from somebody else"
@@ -249,6 +262,8 @@ EXPECTED = {
     "llama": {"length", "abort", "error", "preempted", "in use"},
     "gemma3": {"length", "abort", "preempted", "in use", "gone"},
     "chunks": {"length", "abort", "error", "preempted", "in use"},
+    "shifts": {"length", "abort", "preempted", "in use", "gone", "shifted"},
+    "packed shifts": {"length", "abort", "preempted", "in use", "packed", "shifted"},
     "packed": {"length", "abort", "preempted", "in use", "packed"},
     "packed windows": {"length", "abort", "preempted", "in use", "packed", "gone"},
 }
