@@ -7,6 +7,12 @@ import torch
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile(
-    "same", derandomize=True, deadline=None, database=None, print_blob=False, max_examples=50
+    "same",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=False,
+    max_examples=50,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a busy machine is no fault of the code
 )
 hypothesis.settings.load_profile("same")

@@ -138,7 +138,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def finish(self) -> None:
         """Let everything end; only documents hold pages then."""
-        for _ in range(3000):
+        for _ in range(9000):
             if self.engine.idle:
                 break
             self._step()
@@ -171,7 +171,10 @@ class Histories(RuleBasedStateMachine):
     # how
 
     def _submit(self, tokens: list[int], wanted: int, document: Document | None) -> int:
-        rules = greedy(wanted, context_shift=True) if self.kind in SHIFTING else greedy(wanted)
+        rules = greedy(wanted)
+        if self.kind in SHIFTING:
+            wanted *= 5
+            rules = greedy(wanted, context_shift=True)
         id = self.engine.submit(tokens, rules, document=document)
         held = document.sequence.tokens if document else []
         self.prompts[id] = ([*held, *tokens], wanted)
