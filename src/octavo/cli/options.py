@@ -219,6 +219,9 @@ def make_engine(model: str, options: dict[str, Any], **settings: Any) -> Engine:
     engine = Engine(model, recipe, **given(options, ENGINE), **settings)
     if engine.dca is not None:
         click.echo(engine.dca, err=True)
+    elif given(options, {"dca_chunk": None, "dca_mscale": None}):
+        told = f"a context of {engine.context} is within the {engine.shape.context} tokens trained"
+        click.echo(f"Dual Chunk Attention stays off: {told}; --dca on asks for it", err=True)
     return engine
 
 
