@@ -77,6 +77,16 @@ class Eager:
         return core.runner.logits(batch)
 
 
+def decode_grants(engine: Engine) -> list[Grant]:
+    """The next step of all that decode, with pages for it; one begun ahead is dropped."""
+    core = engine._core
+    core.ahead.take([])
+    grants = [Grant(s, 1) for s in core.scheduler.running]
+    for grant in grants:
+        core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
+    return grants
+
+
 # what Transformers says
 
 

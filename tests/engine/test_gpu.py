@@ -11,7 +11,7 @@ from octavo import Engine, Recipe, Sampling
 from octavo.attention.backend import TorchBackend
 from octavo.engine.scheduler import Grant
 from octavo.model.load import LoadedModel
-from tests.engine.helpers import noisy_reference
+from tests.engine.helpers import decode_grants, noisy_reference
 from tests.tiny import tiny, tiny_loaded
 
 pytestmark = pytest.mark.gpu
@@ -106,11 +106,8 @@ def test_compiled_steps_agree_with_eager_ones(family: str) -> None:
         engine.submit("A harbour at dawn. " * (3 + count), Sampling(max_tokens=100, ignore_eos=True))
         for _ in range(4):
             engine.step()
-        core.ahead.take([])
-        grants = [Grant(s, 1) for s in core.scheduler.running]
+        grants = decode_grants(engine)
         assert len(grants) == count
-        for grant in grants:
-            core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
         rows = [torch.tensor([g.sequence.tokens], device="cuda") for g in grants]
         right = torch.stack([exact(row).logits[0, -1].float() for row in rows])
         eager, compiled = core.runner.logits(core.batch(grants)), core._run(grants)

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config
 
 from octavo import Engine, Recipe, Sampling
-from octavo.engine.scheduler import Grant
 from octavo.model.load import load_model
+from tests.engine.helpers import decode_grants
 from tests.tiny import byte_tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -70,11 +70,8 @@ def test_quantised_weights_decode_in_graphs(way: str, compile: bool, tmp_path: P
         engine.submit("A harbour at dawn. " * (5 + count), Sampling(max_tokens=90, ignore_eos=True))
         for _ in range(4):
             engine.step()
-        core.ahead.take([])
-        grants = [Grant(s, 1) for s in core.scheduler.running]
+        grants = decode_grants(engine)
         assert len(grants) == count
-        for grant in grants:
-            core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
         eager = core.runner.logits(core.batch(grants))
         assert float((eager - core._run(grants)).norm() / eager.norm()) < 2e-2
     while not engine.idle:
