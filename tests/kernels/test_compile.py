@@ -61,6 +61,15 @@ def test_what_is_on_disk_is_not_compiled_again(empty_cache: Path, monkeypatch: p
     assert compile_kernel("read.cu", {"HALF": 0}, "sm_90") == first
 
 
+def test_headers_of_the_working_directory_are_not_taken(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVRTC looks there first unless told not to."""
+    (tmp_path / "common.cuh").write_text("#error not ours\n")
+    monkeypatch.chdir(tmp_path)
+    assert compile_kernel("read.cu", {"HALF": 0}, "sm_90")
+
+
 def test_other_macros_and_architectures_are_other_files(empty_cache: Path) -> None:
     for half, arch in ((0, "sm_90"), (1, "sm_90"), (0, "sm_80")):
         compile_kernel("read.cu", {"HALF": half}, arch)

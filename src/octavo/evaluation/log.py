@@ -70,7 +70,6 @@ class SampleLog:
             except (ValueError, TypeError):
                 return  # the run was cut off while writing this line
 
-
     def _told(self, head: str) -> str:
         """What the log's first line says otherwise than this run."""
         try:

@@ -109,8 +109,9 @@ def _compile(name: str, defines: Mapping[str, int], arch: str) -> bytes:
     core = _cuda_core()
     macros = [(key, f"{value}u" if value > 0x7FFFFFFF else str(value)) for key, value in defines.items()]
     options = core.ProgramOptions(
-        name=name, arch=arch, std="c++17", define_macro=macros, include_path=str(SOURCES), ftz=True
-    )
+        name=name, arch=arch, std="c++17", define_macro=macros, ftz=True,
+        include_path=str(SOURCES), no_source_include=True,
+    )  # fmt: skip
     try:
         return bytes(core.Program(sources()[name], "c++", options).compile("cubin").code)
     except Exception as error:

@@ -1,11 +1,11 @@
 """Recipe files: TOML for people, and a safetensors file beside it for scales and key statistics.
 
-    version = 1
-    [cache]         the settings of Recipe, all or some
-    [layers]        "0-1" = "q8_0:q8_0"
-    [calibration]   file and sha256 of the safetensors; scales = "ratio" where they are applied
-    [model]         name, architecture, kv, weights: what the recipe was made for
-    [evidence]      what justified it: free keys with texts, numbers and truth values
+version = 1
+[cache]         the settings of Recipe, all or some
+[layers]        "0-1" = "q8_0:q8_0"
+[calibration]   file and sha256 of the safetensors; scales = "ratio" where they are applied
+[model]         name, architecture, kv, weights: what the recipe was made for
+[evidence]      what justified it: free keys with texts, numbers and truth values
 """
 
 from __future__ import annotations
