@@ -28,6 +28,7 @@ from octavo.errors import OctavoError
 from octavo.kernels.decode import DevicePlan, decode
 from octavo.kernels.plan import TILE
 from octavo.kernels.variants import SHARED_LIMIT, Variant, choose
+from octavo.kernels.wide import WideVariant, choose_wide
 from tests.kernels.cases import Shape, measure
 
 A256K = Load("A256k", 8, 4, 128, 262144)
@@ -45,7 +46,8 @@ FOUR_BITS = (
     Load("D256 8 x 32k", 4, 4, 256, 32768, batch=8),
     Load("D64 8 x 32k", 8, 4, 64, 32768, batch=8),
     replace(A256K, name="A256k 16 rows", queries=4),
-    replace(A32K, name="A32k 32 agents", agents=32),
+    *(replace(A32K, name=f"A32k {n} agents", agents=n) for n in (8, 16, 32)),
+    *(replace(A32K, name=f"A32k {n} agents, wide", agents=n, wide=1) for n in (8, 16, 32)),
 )
 """What 4-bit pages are timed on besides A256k."""
 
@@ -82,6 +84,7 @@ def check(cases: list[Case]) -> float:
             group=case.load.group,
             lengths=(65, 700, 4095),
             queries=case.load.queries,
+            wide=case.load.wide,
         )
         error = measure(shape)
         worst = max(worst, error)
@@ -101,6 +104,11 @@ def candidates(case: Case, tune: bool) -> list[Variant]:
     chosen = choose(case.k, case.v, case.load.head_dim, case.rows, centred=True)
     others = [replace(chosen, warps=w, stages=s) for w, s in SETTINGS] if tune else []
     return [chosen, *(v for v in others if v.shared_bytes <= SHARED_LIMIT and v != chosen)]
+
+
+def wide_variant(case: Case) -> WideVariant:
+    """The variant that decode chooses for wide runs."""
+    return choose_wide(case.k, case.v, case.load.head_dim, shared_limit=SHARED_LIMIT, centred=True)
 
 
 def run(case: Case, bandwidth: float, base_us: float, tune: bool) -> dict[str, object]:
@@ -145,6 +153,7 @@ def main(argv: list[str] | None = None, *, quick: bool = False, file: str | None
     ]
     cases += [Case(pair, FOUR_BITS[6]) for pair in ("turbo8", "turbo3", "turbo2")]
     compile_all([v for c in cases for v in candidates(c, options.tune)])
+    compile_all([wide_variant(c) for c in cases if c.load.wide])
     print(f"checked: largest relative error {check(cases):.5f}", flush=True)
     bandwidth = read_bandwidth()
     print(f"read bandwidth {bandwidth / 1e12:.2f} TB/s")

@@ -22,8 +22,10 @@ ATTENTION = (
     Shape("turbo3_tcq", "turbo2", lengths=(200,), softcap=20.0),
     Shape("plain", "turbo3", 256, lengths=(200,), queries=4, dtype=torch.float16),
     Shape("turbo8", "turbo3_tcq", lengths=(300, 300, 300), shared=3),
+    Shape("turbo4", "turbo4", lengths=(300,) * 9, shared=3, wide=33),
+    Shape("q5_1", "turbo3_tcq", 64, lengths=(200,), queries=10, wide=1),
 )
-"""Decode and merge: each way of reading a page, each way of staging it."""
+"""Decode, wide and merge: each way of reading a page, each way of staging it."""
 
 SEALED = ("turbo4", "q5_1", "turbo3_tcq")
 

@@ -22,6 +22,7 @@ from octavo.kernels.decode import DevicePlan, LayerPool
 from octavo.kernels.launch import load_kernel
 from octavo.kernels.plan import Reader, plan_items
 from octavo.kernels.variants import Variant
+from octavo.kernels.wide import WideVariant
 
 ROUNDS = 9
 """Replays of which the median counts."""
@@ -29,7 +30,8 @@ ROUNDS = 9
 
 @dataclass(frozen=True)
 class Load:
-    """`batch` sequences of `length` tokens, each read by `agents`, each with `queries` new tokens."""
+    """`batch` sequences of `length` tokens, each read by `agents`, each with `queries` new tokens; what
+    `wide` query rows share is a wide run."""
 
     name: str
     kv_heads: int
@@ -39,6 +41,7 @@ class Load:
     batch: int = 1
     queries: int = 1
     agents: int = 1
+    wide: int = 0
 
     @property
     def pages(self) -> int:
@@ -74,7 +77,7 @@ def plans(load: Load, slots: int, device: str = "cuda") -> list[DevicePlan]:
             pages = order[start + i // load.agents * each :][:each]
             readers.append(Reader(pages, range(i * load.queries, (i + 1) * load.queries)))
         positions = np.full(len(readers) * load.queries, load.length - 1)
-        made.append(DevicePlan.holding(plan_items(readers, positions, load.group), device))
+        made.append(DevicePlan.holding(plan_items(readers, positions, load.group, wide=load.wide), device))
     return made
 
 
@@ -136,10 +139,16 @@ def sdpa_us(load: Load, device: str = "cuda") -> tuple[float, str]:
     return best
 
 
-def compile_all(variants: Sequence[Variant]) -> None:
+def compile_all(variants: Sequence[Variant | WideVariant]) -> None:
     """Fill the disk cache, a process a core."""
     major, minor = torch.cuda.get_device_capability()
-    jobs = [("decode.cu", v.defines(), f"sm_{major}{minor}") for v in dict.fromkeys(variants)]
+    arch = f"sm_{major}{minor}"
+    jobs = [
+        ("wide.cu", v.defines(), f"{arch}a")
+        if isinstance(v, WideVariant)
+        else ("decode.cu", v.defines(), arch)
+        for v in dict.fromkeys(variants)
+    ]
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1), mp_context=get_context("spawn")) as workers:
         for done in [workers.submit(compile_kernel, *job) for job in jobs]:
             done.result()

@@ -17,7 +17,7 @@ from octavo.attention.turn import band_queries
 from octavo.engine import graphs
 from octavo.engine.graphs import DecodeGraph, DecodeGraphs
 from octavo.kernels.decode import DevicePlan
-from octavo.kernels.plan import TILE
+from octavo.kernels.plan import TILE, WIDE_TILE
 from octavo.model.shape import LayerGroup
 from octavo.pages.bands import Turns
 from octavo.pages.store import LayerPages
@@ -49,15 +49,17 @@ def decode(q: Tensor, pages: LayerPages, plan: DevicePlan, *, scale: float, soft
     view, group = plan.views, plan.group
     heads, d = q.shape[1:]
     out = torch.zeros(plan.outputs, heads, d)
-    runs, tiles = view["runs"].view(-1, 4), view["rows"].view(-1, TILE)
+    narrow = view["runs"].view(-1, 4), view["rows"].view(-1, TILE), TILE
+    wide = view["wide_runs"].view(-1, 4), view["wide_rows"].view(-1, WIDE_TILE), WIDE_TILE
     for place in range(plan.outputs * group):
         links = view["links"][int(view["offsets"][place]) : int(view["offsets"][place + 1])].tolist()
         for side in range(heads // group if links else 0):
             head = side * group + place % group
             scores, values = [], []
             for link in links:
-                start, count, first, _ = runs[link // TILE].tolist()
-                query = int(tiles[link // TILE, link % TILE])
+                (runs, tiles, tile), at = (narrow, link) if link >= 0 else (wide, ~link)
+                start, count, first, _ = runs[at // tile].tolist()
+                query = int(tiles[at // tile, at % tile])
                 assert query & 255 == place % group
                 slots = ~view["addresses"][start : start + count].long()
                 at = first + torch.arange(count * 64)
@@ -168,10 +170,34 @@ def test_decoding_on_the_buffers_of_graphs(family: str, graphed: Maker) -> None:
     assert list(rows.values()) == [sum(max(0, n + 5 - 64 * band) for n in lengths) for band in range(3)]
 
 
+@pytest.mark.parametrize("fixture", ["make", "graphed"])
+def test_what_many_read_is_a_wide_run(
+    fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents of one document; graphs for steps with wide runs and without."""
+    monkeypatch.setattr("octavo.attention.cuda.wide_from", lambda _: 9)
+    loads: list[int] = []
+    load = DevicePlan.load
+    monkeypatch.setattr(
+        DevicePlan, "load", lambda own, plan: (loads.append(len(plan.wide_runs)), load(own, plan))
+    )
+    engine, text = request.getfixturevalue(fixture)("llama", 128), random_tokens(330, 3)
+    questions = [random_tokens(n, n) for n in (1, 5, 3, 8, 2)]
+    with engine.document(text) as held, recorded(engine) as rows:
+        answers = engine.generate(questions, greedy(4), document=held)
+    for question, answer in zip(questions, answers, strict=True):
+        exact, most = right("llama", (*text, *question, *answer.tokens), 128)
+        assert gap(torch.stack(rows[answer.request]), exact[len(text) + len(question) - 1 : -1]) <= most
+    engine.generate([random_tokens(50)], greedy(3))
+    assert max(loads) > 0 == loads[-1]
+
+
 def test_a_step_that_no_graph_has_room_for(graphed: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph holds eight pages; the step that reads more runs without it."""
 
-    def small(owner: DecodeGraphs, group: LayerGroup, size: int, device: torch.device) -> DevicePlan:
+    def small(
+        owner: DecodeGraphs, group: LayerGroup, size: int, wide: bool, device: torch.device
+    ) -> DevicePlan:
         rows = {"max_tokens": 3 * size, "group": group.queries_per_head}
         return DevicePlan(max_runs=99, max_pages=8, **rows, device=device)
 

@@ -20,7 +20,8 @@ PACKED_SLOTS = 96
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kernel test varies. `lengths` of the sequences, query included; `queries` tokens of each."""
+    """What a kernel test varies. `lengths` of the sequences, query included; `queries` tokens of each;
+    `wide` query rows make a wide run."""
 
     k: str = "turbo4"
     v: str = "turbo4"
@@ -35,6 +36,7 @@ class Shape:
     softcap: float = 0.0
     sinks: bool = False
     dtype: torch.dtype = torch.bfloat16
+    wide: int = 0
     seed: int = 0
 
 
@@ -141,7 +143,9 @@ def measure(shape: Shape, device: str = "cuda", *, spoil: float = 1.0) -> float:
     tokens, heads = len(positions), shape.kv_heads * shape.group
     q = torch.randn(tokens, heads, shape.head_dim, device=device).to(shape.dtype)
     scale, sinks = shape.head_dim**-0.5, torch.randn(heads, device=device) if shape.sinks else None
-    plan = DevicePlan.holding(plan_items(readers, positions, shape.group, shape.window), device)
+    plan = DevicePlan.holding(
+        plan_items(readers, positions, shape.group, shape.window, wide=shape.wide), device
+    )
     for _ in range(2):  # a launch must leave its counters as the next, perhaps a replayed graph, needs them
         out = torch.full_like(q, float("nan"))
         decode(q, made.pool, plan, scale=scale * spoil, softcap=shape.softcap, sinks=sinks, out=out)

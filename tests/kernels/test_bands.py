@@ -147,7 +147,7 @@ def test_without_a_chunk_length_nothing_is_cut() -> None:
 # the room a captured graph has
 
 
-def room(size: int, heads: int, pages: int, chunk: int | None) -> DevicePlan:
+def room(size: int, heads: int, pages: int, chunk: int | None, wide: bool = False) -> DevicePlan:
     own = group(heads)
     dual = None if chunk is None else SimpleNamespace(chunk=chunk, groups=frozenset({0}))
     allocator = SimpleNamespace(totals={"plain": pages, "packed": 0})
@@ -157,7 +157,7 @@ def room(size: int, heads: int, pages: int, chunk: int | None) -> DevicePlan:
         memory=SimpleNamespace(ledger=SimpleNamespace(groups=[SimpleNamespace(allocator=allocator)])),
         runner=SimpleNamespace(attention=SimpleNamespace(dual=dual)),
     )
-    return device_plan(owner, own, size, CPU)
+    return device_plan(owner, own, size, wide, CPU)
 
 
 @pytest.mark.parametrize("size", [1, 8, 64])
@@ -167,6 +167,17 @@ def test_graphs_have_room_for_agents_of_one_document(size: int, heads: int) -> N
         wanted = segments(*[(1, 64 * 20 + 61 * n, 20) for n in range(size)])
         plan = decode_plan(wanted, group(heads), size, chunk, 3 if chunk else 1)
         assert room(size, heads, 20 + size * 64, chunk).fits(plan), chunk
+
+
+@pytest.mark.parametrize("size", [8, 64])
+@pytest.mark.parametrize("heads", [5, 16])
+def test_and_for_wide_runs(size: int, heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.attention.cuda.wide_from", lambda _: 33)
+    for chunk in (None, 64, 256):
+        wanted = segments(*[(1, 64 * 20 + 61 * n, 20) for n in range(size)])
+        plan = decode_plan(wanted, group(heads), size, chunk, 3 if chunk else 1)
+        assert len(plan.wide_runs) and not room(size, heads, 20 + size * 64, chunk).fits(plan)
+        assert room(size, heads, 20 + size * 64, chunk, wide=True).fits(plan), chunk
 
 
 def test_more_runs_than_a_graph_has_room_for_are_told() -> None:

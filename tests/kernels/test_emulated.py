@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from . import cases, emulated
+from . import emulated
 from .cases import Shape, measure
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ compiles the kernels for the CPU")
@@ -35,12 +35,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_emulated_equal_float64(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    emulate(monkeypatch, folder)
+    emulated.stand_in(monkeypatch, folder)
     assert measure(CASES[name], "cpu") < TOLERANCE
 
 
 def test_a_wrong_scale_shows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    emulate(monkeypatch, folder)
+    emulated.stand_in(monkeypatch, folder)
     assert measure(FEW, "cpu", spoil=1.1) > TOLERANCE
 
 
@@ -48,12 +48,5 @@ def test_a_wrong_scale_shows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_warps_wait_for_all_they_need(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever order they run and pages arrive."""
-    emulate(monkeypatch, folder, seed)
+    emulated.stand_in(monkeypatch, folder, seed)
     assert measure(AGENTS, "cpu") < TOLERANCE
-
-
-def emulate(monkeypatch: pytest.MonkeyPatch, folder: Path, seed: int = 0) -> None:
-    def decode(*arguments: object, **settings: object) -> object:
-        return emulated.decode(*arguments, folder, **settings, seed=seed)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(cases, "decode", decode)

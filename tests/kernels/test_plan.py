@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.kernels.plan import TILE, Plan, Reader, plan_items
+from octavo.kernels.plan import TILE, WIDE_TILE, Plan, Reader, plan_items
 
 
 def readers(tables: list[list[int]], queries: int = 1) -> list[Reader]:
@@ -18,17 +18,21 @@ def pages_of(plan: Plan, row: int) -> list[tuple[int, int]]:
     """(position of its first token, address) of every page that a query row meets."""
     met = []
     for link in plan.links[plan.offsets[row] : plan.offsets[row + 1]]:
-        start, count, first, _ = plan.runs[link // TILE]
-        assert plan.rows[link // TILE, link % TILE] == row // plan.group << 8 | row % plan.group
+        runs, rows, tile = plan.runs, plan.rows, TILE
+        if link < 0:
+            runs, rows, tile, link = plan.wide_runs, plan.wide_rows, WIDE_TILE, ~link
+        start, count, first, _ = runs[link // tile]
+        assert rows[link // tile, link % tile] == row // plan.group << 8 | row % plan.group
         met += [(first + 64 * i, int(a)) for i, a in enumerate(plan.addresses[start : start + count])]
     return sorted(met)
 
 
 @pytest.mark.parametrize("group", [1, 3, 4, 16])
-@pytest.mark.parametrize("queries", [1, 5])
-def test_every_row_meets_each_of_its_pages_once(group: int, queries: int) -> None:
+@pytest.mark.parametrize("queries", [1, 5, 40])
+@pytest.mark.parametrize("wide", [0, 1, 33])
+def test_every_row_meets_each_of_its_pages_once(group: int, queries: int, wide: int) -> None:
     tables = [[5, 7, 1, -2], [5, 7, 1, 9, -3], [5, 8, -4], [6, -5], [-6]]
-    plan = plan_items(readers(tables, queries), np.arange(len(tables) * queries), group)
+    plan = plan_items(readers(tables, queries), np.arange(len(tables) * queries), group, wide=wide)
     for i, table in enumerate(tables):
         for row in range(i * queries * group, (i + 1) * queries * group):
             assert pages_of(plan, row) == [(64 * n, a) for n, a in enumerate(table)]
@@ -39,6 +43,15 @@ def test_shared_pages_are_one_run() -> None:
     plan = plan_items(readers([[*shared, -1 - i] for i in range(4)]), np.full(4, 6400), 4)
     assert plan.runs[:, 1].tolist() == [100, 1, 1, 1, 1]
     assert plan.most_rows == 16
+
+
+def test_what_many_rows_share_is_a_wide_run() -> None:
+    """As long as enough rows are left; 35 sequences of four rows are one wide tile and a narrow one."""
+    plan = plan_items(readers([[3, 4, 5, -1 - i] for i in range(35)]), np.full(35, 200), 4, wide=64)
+    assert plan.wide_runs[:, 1:].tolist() == [[3, 0, 3]]
+    assert (plan.wide_rows >= 0).sum() == 128
+    assert plan.runs[:, 1].tolist() == [3] + [1] * 35
+    assert plan.header == (36, 38, 1, 3)
 
 
 def test_tiles_of_one_stretch_share_its_addresses() -> None:

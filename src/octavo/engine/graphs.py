@@ -21,7 +21,7 @@ from octavo.engine.runner import Runner
 from octavo.engine.scheduler import Grant
 from octavo.formats.base import PAGE
 from octavo.kernels.decode import DevicePlan
-from octavo.kernels.plan import TILE, Plan
+from octavo.kernels.plan import TILE, WIDE_TILE, Plan
 from octavo.model.shape import LayerGroup, ModelShape
 from octavo.pages.bands import BANDS, band_of
 from octavo.pages.segment import Segment
@@ -49,9 +49,10 @@ class DecodeGraphs:
         segments = segments_of(self.memory.ledger, grants)
         plans = self.plan(segments, size)
         tiles = [8 if plan.most_rows <= 8 else TILE for plan in plans]
-        if (graph := self._graphs.get((size, *tiles))) is None:
+        wide = [len(plan.wide_runs) > 0 for plan in plans]
+        if (graph := self._graphs.get((size, *tiles, *wide))) is None:
             began = time.perf_counter()
-            graph = self._graphs[size, *tiles] = DecodeGraph(self, size, tiles, self._pool)
+            graph = self._graphs[size, *tiles, *wide] = DecodeGraph(self, size, tiles, wide, self._pool)
             self.capture_s += time.perf_counter() - began
         return graph.run(grants, ids, segments, plans)
 
@@ -66,16 +67,19 @@ class DecodeGraphs:
 
 
 class DecodeGraph:
-    """One batch size and, for each group, width of tiles: fixed buffers and the graph that reads them."""
+    """One batch size and, for each group, width of tiles and whether there are wide runs: fixed buffers and
+    the graph that reads them."""
 
-    def __init__(self, owner: DecodeGraphs, size: int, tiles: list[int], pool: Any):
+    def __init__(self, owner: DecodeGraphs, size: int, tiles: list[int], wide: list[bool], pool: Any):
         self.owner, self.size = owner, size
         device, groups = owner.runner.device, owner.shape.groups
         self.dual = owner.runner.attention.dual
         rows = 3 + 2 * len(groups)
         self.host = torch.zeros(rows, size, dtype=torch.long, pin_memory=True)
         self.fixed = torch.zeros(rows, size, dtype=torch.long, device=device)
-        self.plans = [device_plan(owner, group, size, device) for group in groups]
+        self.plans = [
+            device_plan(owner, group, size, many, device) for group, many in zip(groups, wide, strict=True)
+        ]
         self.batch = Batch(
             ids=self.fixed[:1],
             positions=self.fixed[1:2],
@@ -147,7 +151,9 @@ class DecodeGraph:
             self.fixed[0, :count] = ids
 
 
-def device_plan(owner: DecodeGraphs, group: LayerGroup, size: int, device: torch.device) -> DevicePlan:
+def device_plan(
+    owner: DecodeGraphs, group: LayerGroup, size: int, wide: bool, device: torch.device
+) -> DevicePlan:
     """Room for the plans of `size` sequences of any length: prompts that begin alike but part at many places
     make several runs each. A step that needs still more goes without a graph."""
     index = owner.shape.groups.index(group)
@@ -160,6 +166,7 @@ def device_plan(owner: DecodeGraphs, group: LayerGroup, size: int, device: torch
     bands = len(BANDS) if chunk_lengths(dual, index + 1)[index] else 1
     return DevicePlan(
         max_runs=bands * (4 * tiles + 8),
+        max_wide=bands * (size * group.queries_per_head // WIDE_TILE + 4) if wide else 0,
         max_pages=pages,
         max_tokens=bands * size,
         group=group.queries_per_head,

@@ -79,9 +79,7 @@ def append_defines(head_dim: int, half: bool) -> tuple[tuple[str, int], ...]:
 
 @cache
 def _kernel(name: str, head_dim: int, half: bool) -> Kernel:
-    kernel = load_kernel("append.cu", name, append_defines(head_dim, half), head_dim, 0)
-    if torch.cuda.get_device_capability()[0] >= 9:
-        kernel.follow_early()
+    kernel = load_kernel("append.cu", name, append_defines(head_dim, half), head_dim, 0, early=True)
     return kernel
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from octavo.errors import InvalidRequest
 from octavo.formats.trellis import load_table
 from octavo.kernels.launch import Kernel, load_kernel, multiprocessors, shared_limit, sorted_defines
-from octavo.kernels.plan import TILE, Plan
+from octavo.kernels.plan import TILE, WIDE_TILE, Plan
 from octavo.kernels.variants import STATE_BITS, Variant, choose
+from octavo.kernels.wide import WideVariant, choose_wide
 
 __all__ = ["DevicePlan", "LayerPool", "decode", "merge_defines"]
 
@@ -44,7 +45,8 @@ class LayerPool:
 class DevicePlan:
     """A plan on the device, at addresses that stay: a captured graph reads the next step's from them.
 
-    Holds up to `max_runs` runs, `max_pages` addresses and `max_tokens` query tokens; `load` fills it.
+    Holds up to `max_runs` runs, `max_wide` wide ones, `max_pages` addresses and `max_tokens` query tokens;
+    `load` fills it.
     """
 
     def __init__(
@@ -54,19 +56,21 @@ class DevicePlan:
         max_pages: int,
         max_tokens: int,
         group: int,
+        max_wide: int = 0,
         device: torch.device | str = "cuda",
     ):
-        links = max_runs * TILE
-        sizes = (max_pages, 4 * max_runs, links, 2 * max_tokens, max_tokens * group + 1, links)
+        rows, wide = max_runs * TILE, max_wide * WIDE_TILE
+        narrow = (max_pages, 4 * max_runs, rows, 2 * max_tokens, max_tokens * group + 1, rows + wide)
+        sizes = (*narrow, 4 * max_wide, wide)
         self.sizes = [-(-size // 4) * 4 for size in sizes]
         starts = np.cumsum([4, *self.sizes])
         self.host = torch.zeros(int(starts[-1]), dtype=torch.int32, pin_memory=torch.cuda.is_available())
         self.data = torch.zeros_like(self.host, device=device)
         self.starts = [int(s) for s in starts[:-1]]
-        self.max_runs, self.max_tokens, self.group = max_runs, max_tokens, group
-        self.header = self.data[:2]
+        self.max_runs, self.max_wide, self.max_tokens, self.group = max_runs, max_wide, max_tokens, group
+        self.header = self.data[:4]
         self.outputs = self.most_rows = 0
-        names = ("addresses", "runs", "rows", "sees", "offsets", "links")
+        names = ("addresses", "runs", "rows", "sees", "offsets", "links", "wide_runs", "wide_rows")
         self.views = {n: self.data[s : s + z] for n, s, z in zip(names, self.starts, self.sizes, strict=True)}
 
     @classmethod
@@ -76,6 +80,7 @@ class DevicePlan:
             max_runs=max(1, len(plan.runs)),
             max_pages=max(1, len(plan.addresses)),
             max_tokens=len(plan.sees),
+            max_wide=len(plan.wide_runs),
             group=plan.group,
             device=device,
         )
@@ -89,7 +94,7 @@ class DevicePlan:
     def load(self, plan: Plan) -> None:
         """Copy `plan` over, in one transfer on the current stream."""
         used = 4
-        self.host[0], self.host[1] = len(plan.runs), plan.num_pages
+        self.host[:4] = torch.tensor(plan.header)
         for start, size, array in zip(self.starts, self.sizes, plan.arrays, strict=True):
             if array.size > size:
                 raise InvalidRequest(
@@ -120,51 +125,82 @@ def decode(
     Launches only; nothing waits for the device. Raises KernelsUnavailable, UnsupportedModel.
     """
     _, heads, head_dim = q.shape
-    kv_heads = heads // plan.group
+    kv_heads, limit = heads // plan.group, shared_limit()
+    settings = {
+        "centred": pool.centred and pool.k != "plain",
+        "softcap": softcap > 0,
+        "half": q.dtype == torch.float16,
+        "shared_limit": limit,
+    }
     if variant is None:
-        variant = choose(
-            pool.k, pool.v, head_dim, rows or plan.most_rows,
-            centred=pool.centred and pool.k != "plain", softcap=softcap > 0, half=q.dtype == torch.float16,
-            shared_limit=shared_limit(),
+        variant = choose(pool.k, pool.v, head_dim, rows or plan.most_rows, **settings)
+    ctas, view = multiprocessors(), plan.views
+
+    def walk(kernel: Kernel, runs: Tensor, rows: Tensor, header: Tensor, parts: Parts) -> None:
+        kernel(
+            (ctas, 1, 1),
+            q, pool.k_packed, pool.v_packed, pool.k_plain, pool.v_plain,
+            view["addresses"], runs, rows, header, view["sees"],
+            table_of(pool.k, q.device), table_of(pool.v, q.device), *parts,
+            ctypes.c_int64(q.stride(0)), ctypes.c_int64(q.stride(1)), kv_heads, plan.group,
+            float(scale * LOG2_E), float(softcap * LOG2_E),
         )  # fmt: skip
-    walk, merge = _kernels(variant)
-    ctas, lines = multiprocessors(), kv_heads * (head_dim // variant.slice)
-    slots = plan.max_runs * lines + ctas
-    parts = torch.empty(slots * variant.rows * variant.slice, dtype=torch.float32, device=q.device)
-    parts_ml = torch.empty(slots * variant.rows * 2, dtype=torch.float32, device=q.device)
+
+    slots = plan.max_runs * kv_heads * (head_dim // variant.slice) + ctas
+    parts = make_parts(slots * variant.rows, variant.slice, q.device)
+    walk(decode_kernel(variant), view["runs"], view["rows"], plan.header[:2], parts)
+    wide_parts: Parts | tuple[None, None] = (None, None)
+    if plan.max_wide:
+        wide_parts = make_parts((plan.max_wide * kv_heads + ctas) * WIDE_TILE, head_dim, q.device)
+        kernel = wide_kernel(choose_wide(pool.k, pool.v, head_dim, **settings))
+        walk(kernel, view["wide_runs"], view["wide_rows"], plan.header[2:], wide_parts)
+    merge = merge_kernel(variant, plan.max_wide > 0)
     out = q.new_empty(plan.outputs, heads, head_dim) if out is None else out
-    view = plan.views
-    walk(
-        (ctas, 1, 1),
-        q, pool.k_packed, pool.v_packed, pool.k_plain, pool.v_plain,
-        view["addresses"], view["runs"], view["rows"], plan.header, view["sees"],
-        table_of(pool.k, q.device), table_of(pool.v, q.device), parts, parts_ml,
-        ctypes.c_int64(q.stride(0)), ctypes.c_int64(q.stride(1)), kv_heads, plan.group,
-        float(scale * LOG2_E), float(softcap * LOG2_E),
-    )  # fmt: skip
     merge(
         (plan.outputs, heads, head_dim // variant.slice),
-        parts, parts_ml, view["runs"], plan.header, view["offsets"], view["links"], sinks, out,
+        *parts, view["runs"], *wide_parts, view["wide_runs"], plan.header,
+        view["offsets"], view["links"], sinks, out,
         ctypes.c_int64(out.stride(0)), ctypes.c_int64(out.stride(1)), kv_heads, plan.group, ctas,
     )  # fmt: skip
     return out
 
 
+Parts = tuple[Tensor, Tensor]
+"""Sums of values, and maximum and denominator, of every row of every part."""
+
+
+def make_parts(rows: int, channels: int, device: torch.device) -> Parts:
+    """Room for parts of so many rows in all."""
+    sums = torch.empty(rows * channels, dtype=torch.float32, device=device)
+    return sums, torch.empty(rows * 2, dtype=torch.float32, device=device)
+
+
 @cache
-def _kernels(variant: Variant) -> tuple[Kernel, Kernel]:
+def decode_kernel(variant: Variant) -> Kernel:
+    """decode.cu, compiled."""
     defines = sorted_defines(variant.defines())
-    walk = load_kernel("decode.cu", "decode", defines, 32 * variant.warps, variant.shared_bytes)
-    merge = load_kernel("merge.cu", "merge", merge_defines(variant), 256, 0)
-    if torch.cuda.get_device_capability()[0] >= 9:
-        walk.follow_early()
-        merge.follow_early()
-    return walk, merge
+    return load_kernel("decode.cu", "decode", defines, 32 * variant.warps, variant.shared_bytes, early=True)
 
 
-def merge_defines(variant: Variant) -> tuple[tuple[str, int], ...]:
-    """Macros of the merge kernel that goes with a variant."""
+@cache
+def wide_kernel(variant: WideVariant) -> Kernel:
+    """wide.cu, compiled."""
+    defines = sorted_defines(variant.defines())
+    return load_kernel(
+        "wide.cu", "wide", defines, variant.threads, variant.shared_bytes, early=True, own=True
+    )
+
+
+def merge_defines(variant: Variant, wide: bool) -> tuple[tuple[str, int], ...]:
+    """Macros of the merge kernel that goes with a variant, and with wide runs."""
     few = {"HD": variant.head_dim, "SLICE": variant.slice, "ROWS": variant.rows, "HALF": int(variant.half)}
-    return sorted_defines(few)
+    return sorted_defines(few | {"WIDE": int(wide)})
+
+
+@cache
+def merge_kernel(variant: Variant, wide: bool) -> Kernel:
+    """merge.cu, compiled."""
+    return load_kernel("merge.cu", "merge", merge_defines(variant, wide), 256, 0, early=True)
 
 
 def table_of(format: str, device: torch.device) -> Tensor | None:

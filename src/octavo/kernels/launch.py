@@ -26,7 +26,7 @@ class Kernel:
         self.config.numAttrs = 0
 
     def follow_early(self) -> None:
-        """From now on start while the kernel before still runs; the source waits where it must (Hopper)."""
+        """From now on start while the kernel before still runs."""
         from cuda.bindings import driver
 
         attribute = driver.CUlaunchAttribute()
@@ -46,9 +46,20 @@ class Kernel:
 
 @cache
 def load_kernel(
-    source: str, name: str, defines: tuple[tuple[str, int], ...], threads: int, shared: int
+    source: str,
+    name: str,
+    defines: tuple[tuple[str, int], ...],
+    threads: int,
+    shared: int,
+    *,
+    early: bool = False,
+    own: bool = False,
 ) -> Kernel:
-    """The function `name` of cuda/`source`, compiled with these macros for the current device."""
+    """The function `name` of cuda/`source`, compiled with these macros for the current device.
+
+    early  may start while the kernel before still runs, on Hopper and later; the source waits where it must
+    own    uses instructions of the device's own generation alone
+    """
     from cuda.bindings import driver
 
     if reason := unavailable():
@@ -56,7 +67,8 @@ def load_kernel(
     torch.cuda.current_stream()  # makes the device's context current
     torch.zeros(1, device="cuda")
     major, minor = torch.cuda.get_device_capability()
-    module = _check(driver.cuModuleLoadData(compile_kernel(source, dict(defines), f"sm_{major}{minor}")))
+    arch = f"sm_{major}{minor}{'a' if own else ''}"
+    module = _check(driver.cuModuleLoadData(compile_kernel(source, dict(defines), arch)))
     function = _check(driver.cuModuleGetFunction(module, name.encode()))
     attributes = driver.CUfunction_attribute
     _check(
@@ -72,6 +84,8 @@ def load_kernel(
     )
     made = Kernel(function, threads, shared)
     made.module = module
+    if early and major >= 9:
+        made.follow_early()
     return made
 
 

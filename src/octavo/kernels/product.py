@@ -71,7 +71,6 @@ def product_defines(
 
 @cache
 def _kernel(threads: int, unroll: int, ctas: int, shared: int) -> Kernel:
-    kernel = load_kernel("product.cu", "product", product_defines(threads, unroll, ctas), threads, shared)
-    if torch.cuda.get_device_capability()[0] >= 9:
-        kernel.follow_early()
+    defines = product_defines(threads, unroll, ctas)
+    kernel = load_kernel("product.cu", "product", defines, threads, shared, early=True)
     return kernel

@@ -8,7 +8,7 @@ from octavo.errors import UnsupportedModel
 from octavo.formats.registry import get_format
 from octavo.formats.turbo import LEVELS
 
-__all__ = ["HEAD_DIMS", "KERNEL_FORMATS", "Variant", "choose", "covers"]
+__all__ = ["HEAD_DIMS", "KERNEL_FORMATS", "Variant", "choose", "covers", "level_words", "page_bytes"]
 
 KERNEL_FORMATS = (
     "plain", "q8_0", "q6_0", "q5_1", "q5_0", "q4_0",
@@ -58,9 +58,9 @@ class Variant:
     @property
     def stage_bytes(self) -> int:
         """A page of keys, and of values the warp's slice; of a trellis also where its last windows end."""
-        values = _page_bytes(self.v, self.head_dim, False) * self.slice // self.head_dim
+        values = page_bytes(self.v, self.head_dim, False) * self.slice // self.head_dim
         beyond = 512 if self.v in STATE_BITS and self.slice < self.head_dim else 0
-        return _page_bytes(self.k, self.head_dim, self.centred) + values + beyond
+        return page_bytes(self.k, self.head_dim, self.centred) + values + beyond
 
     @property
     def shared_bytes(self) -> int:
@@ -78,7 +78,7 @@ def get_bits(format: str) -> int:
     return 16 if format == "plain" else int(getattr(get_format(format), "bits"))  # noqa: B009
 
 
-def _page_bytes(format: str, head_dim: int, centred: bool) -> int:
+def page_bytes(format: str, head_dim: int, centred: bool) -> int:
     """Bytes of a staged page; plain pages are not staged."""
     if format == "plain":
         return 0

@@ -132,6 +132,6 @@ DEV void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   if (to + bytes > SHARED_BYTES) stop("a copy beyond shared memory");
   copies.push_back({to, from, bytes, barrier});
 }
-DEV void barrier_init(u32 at) { barriers[at] = {1, 0, 0}; }
+DEV void barrier_init(u32 at) { barriers[at] = {1, 1, 0, 0}; }
 DEV void barrier_expect(u32 at, u32 bytes) { Barrier& b = barriers.at(at); b.bytes += bytes; b.pending--; settle(b); }
 DEV void barrier_wait(u32 at, u32 parity) { while (barriers.at(at).phase % 2 == parity) pause(); }

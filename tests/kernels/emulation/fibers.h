@@ -25,7 +25,7 @@ struct Warp {  // a collective's words of all lanes, two in turn: a lane is at m
   unsigned turn;
   u32 words[2][32][6];
 };
-struct Barrier { int pending, bytes; unsigned phase; };
+struct Barrier { int count, pending, bytes; unsigned phase; };
 struct Copy { u32 to; const void* from; u32 bytes, barrier; };
 
 constexpr int STACK = 256 << 10, SHARED = 228 << 10;
@@ -67,7 +67,7 @@ inline void __syncthreads() {
 
 inline void settle(Barrier& b) {
   if (b.pending < 0 || b.bytes < 0) stop("more arrivals or bytes than a barrier expects");
-  if (b.pending == 0 && b.bytes == 0) b.phase++, b.pending = 1;
+  if (b.pending == 0 && b.bytes == 0) b.phase++, b.pending = b.count;
 }
 inline void land(size_t which) {
   const Copy copy = copies[which];

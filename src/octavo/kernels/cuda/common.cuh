@@ -108,10 +108,10 @@ DEV float load16(const u16* p) {
 }
 DEV u16 store16(float f) { return (u16)pack16(f, 0.f); }
 
-// Rows of a run, as plan.py lays them out.
-constexpr int TILE = 16;
-// A CTA's turn to another segment, in pages of time; decode.cu and merge.cu lay the line of work out alike.
-constexpr int PAD = 24;
+// Rows of a run and of a wide one, as plan.py lays them out.
+constexpr int TILE = 16, WIDE_TILE = 128;
+// A CTA's turn to another segment, in pages of time, of decode.cu and wide.cu; merge.cu lays their lines of work out alike.
+constexpr int PAD = 24, WIDE_PAD = 3;
 
 // The next kernel in the stream may start early; it waits before it reads what this one wrote.
 DEV void launch_dependents() {

@@ -1,6 +1,7 @@
 // Decode attention over pages, split over the whole device; partial results for merge.cu. Of a segment's pages in a CTA's
-// stretch of the line of work (walk.cuh) warp w takes every WARPS-th.
-#include "walk.cuh"
+// stretch of the line of work (line.cuh) warp w takes every WARPS-th.
+#include "line.cuh"
+#include "trace.cuh"
 
 // A packed page: scores, probabilities, values. The stage is refilled as soon as each half is read.
 DEV void read_packed(const Feed& feed, const Row& row, const Query& query, const Constants& kc, const Constants& vc,
@@ -131,7 +132,7 @@ decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, cons
       // The other stages are asked for behind every warp's first: all warps then start early.
 #pragma unroll
       for (int i = 1; i < STAGES; i++) {
-        next(fill);
+        next(fill, STAGES);
         const bool some = page + i * WARPS < to;
         const int address = some ? feed.pages[page + i * WARPS] : 0;
         feed.keys(fill.index, address, some);
@@ -152,7 +153,7 @@ decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, cons
           plain = true;
           feed.skip(at.index, ahead, more);
         }
-        next(at);
+        next(at, STAGES);
         address = following;
         ahead = farther;
       }

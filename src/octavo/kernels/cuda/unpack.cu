@@ -1,35 +1,10 @@
 // Pages become dense values, a warp for each part of a page. Macros: those of pages.cuh.
 #include "pages.cuh"
 
-// unpack() leaves bytes; as the middle of a float's mantissa byte b reads 32768 + b.
-constexpr bool SIGNED = BITS == 8 || is_trellis(FORMAT) || FORMAT == TURBO3 || FORMAT == TURBO2;
-// Codes above a minimum are not moved around 0: nothing is rounded here.
-constexpr float ZERO = 32768.f + (SIGNED ? 128.f : has_minimum(FORMAT) ? 0.f : offset(FORMAT));
-constexpr u32 FLIP = SIGNED ? 0x80808080u : 0u;
-
-DEV float biased(u32 word, int n) { return __uint_as_float(prmt(word, 0x47u, 0x4505u | n << 4)); }
-
-struct Part { u32 words[2][8]; };
 // Code n < 16 of the run that begins at word `at` of a unit.
 DEV float whole(const u32* words, int at, int n) {
   const int word = is_split(FORMAT) ? n / 8 * 2 + n % 2 : n / 4, byte = is_split(FORMAT) ? n % 8 / 2 : n % 4;
-  return biased(words[at + word], byte) - ZERO;
-}
-DEV void read_part(const u8* page, int lane, int part, u32 table, Part& p) {
-  u32 w[WORDS + 1];
-  load_words(page, lane, part, w);
-#pragma unroll
-  for (int u = 0; u < 2; u++) {
-    if constexpr (is_trellis(FORMAT)) unpack_ring<FORMAT>(w + u * BITS, p.words[u], table);
-    else if constexpr (FORMAT != PLAIN) {
-      u32 level[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) level[i] = level_word<FORMAT>(i);
-      unpack<FORMAT>(w + u * BITS, level, p.words[u]);
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) p.words[u][i] ^= FLIP;
-  }
+  return biased(words[at + word], byte) - (BYTE_ONE + Pages::ZERO);
 }
 
 // The mean of four channels.
@@ -46,7 +21,7 @@ DEV float restore(float code, float gain, float least, float mean) {
 
 DEV void unpack_keys(const u8* page, int lane, int part, u32 table, u16* out) {
   Part p;
-  read_part(page, lane, part, table, p);
+  read_part<Pages>(page, lane, part, table, p);
 #pragma unroll
   for (int g = 0; g < 8; g++) {
     const Place at = key_place(lane, part, g);
@@ -64,21 +39,9 @@ DEV void unpack_keys(const u8* page, int lane, int part, u32 table, u16* out) {
   }
 }
 
-// Gains of a lane's 16 tokens: the even ones lie first.
-DEV void read_gains(const u8* gains, int lane, float by, float (&g)[16]) {
-  const Quad *q = (const Quad*)(gains + 32 * (lane % 4));
-#pragma unroll
-  for (int odd = 0; odd < 2; odd++) {
-    const Quad x = q[odd];
-    halves(x.x, g[odd], g[odd + 2]); halves(x.y, g[odd + 4], g[odd + 6]);
-    halves(x.z, g[odd + 8], g[odd + 10]); halves(x.w, g[odd + 12], g[odd + 14]);
-  }
-#pragma unroll
-  for (int i = 0; i < 16; i++) g[i] *= by;
-}
 DEV void unpack_values(const u8* page, int lane, int part, u32 table, u16* out) {
   Part p;
-  read_part(page, lane, part, table, p);
+  read_part<Pages>(page, lane, part, table, p);
   const Place at = value_place(lane, part);
   float gain[16], least[16] = {}, mean[4] = {};
   read_gains(page + GAINS + 128 * (32 * part / SPAN), lane, factor(FORMAT), gain);

@@ -6,7 +6,7 @@ constexpr int ROW = D + 8, L = state_bits(FORMAT);
 // Levels of a part, four a word in the lane's order.
 DEV void read_levels(const u8* codes, const signed char* table, int lane, int part, u32 (&o)[2][8]) {
   u32 w[WORDS + 1];
-  load_words(codes, lane, part, w);
+  load_words<Pages>(codes, lane, part, w);
 #pragma unroll
   for (int i = 0; i < 16; i++) {
     u32 four = 0;

@@ -1,0 +1,87 @@
+"""Variants of the kernel that reads pages for up to 128 query rows at once: the Python side of cuda/wide.cu.
+
+It takes products only Hopper has. Its operands are 16 bits wide, so it rounds less than the decode kernel's
+8-bit arithmetic; what it saves is unpacking a page again for each sixteen rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from octavo.errors import UnsupportedModel
+from octavo.formats.base import PAGE
+from octavo.kernels.variants import KERNEL_FORMATS, STATE_BITS, level_words, page_bytes
+
+__all__ = ["WIDE_HEAD_DIMS", "WideVariant", "choose_wide", "wide_from"]
+
+WIDE_HEAD_DIMS = (64, 128)
+
+FROM_ROWS: int | None = None
+"""Query rows that share pages from which a wide run pays; None: not measured yet, so none is planned."""
+
+HOPPER = (9, 0)
+
+
+def wide_from(head_dim: int) -> int:
+    """`wide` of plan_items for the current device: the least rows of a wide run, 0 where there are none."""
+    if FROM_ROWS is None or head_dim not in WIDE_HEAD_DIMS:
+        return 0
+    return FROM_ROWS if torch.cuda.get_device_capability() == HOPPER else 0
+
+
+@dataclass(frozen=True)
+class WideVariant:
+    """One compiled kernel: `stages` tiles of unpacked pages, `ahead` packed ones on their way."""
+
+    k: str
+    v: str
+    head_dim: int
+    centred: bool = False
+    softcap: bool = False
+    half: bool = False
+    stages: int = 3
+    ahead: int = 3
+
+    threads = 384
+
+    def defines(self) -> dict[str, int]:
+        """Macros of the compilation."""
+        return {
+            "KF": KERNEL_FORMATS.index(self.k),
+            "VF": KERNEL_FORMATS.index(self.v),
+            "HD": self.head_dim,
+            "CENTRED": int(self.centred),
+            "SOFTCAP": int(self.softcap),
+            "HALF": int(self.half),
+            "STAGES": self.stages,
+            "AHEAD": self.ahead,
+            "SHARED_BYTES": self.shared_bytes,
+        } | level_words()
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA; cuda/wide.cu checks that it is enough."""
+        packed = page_bytes(self.k, self.head_dim, self.centred) + page_bytes(self.v, self.head_dim, False)
+        tables = sum(128 << STATE_BITS[f] for f in {self.k, self.v} if f in STATE_BITS)
+        return (
+            self.stages * 4 * PAGE * self.head_dim
+            + self.ahead * packed
+            + tables
+            + 8 * (2 * self.stages + self.ahead)
+        )
+
+
+def choose_wide(k: str, v: str, head_dim: int, *, shared_limit: int, **settings: bool) -> WideVariant:
+    """The variant for these pages, with the most stages that fit. Raises UnsupportedModel."""
+    if head_dim not in WIDE_HEAD_DIMS:
+        raise UnsupportedModel(
+            f"wide runs have no kernel for head_dim {head_dim}, only for {WIDE_HEAD_DIMS}; plan with wide=0"
+        )
+    variant = WideVariant(k, v, head_dim, **settings)
+    for stages, ahead in ((4, 4), (3, 3), (3, 2), (2, 2)):
+        fitted = replace(variant, stages=stages, ahead=ahead)
+        if fitted.shared_bytes <= shared_limit:
+            return fitted
+    raise UnsupportedModel(f"pages of {k}:{v} exceed {shared_limit} bytes of shared memory; plan with wide=0")
