@@ -12,6 +12,7 @@ from octavo.engine.core import Core
 from octavo.engine.intake import Intake
 from octavo.engine.requests import Sampling
 from octavo.engine.scheduler import Grant
+from octavo.engine.scoring_batch import ScoringBatch
 from octavo.engine.sequence import Sequence
 from octavo.errors import InvalidRequest
 from octavo.formats.base import PAGE
@@ -53,6 +54,18 @@ class Scoring:
             raise InvalidRequest(f"rows are of one length, not {sorted({len(row) for row in rows})} tokens")
         return score(self._core, [self._intake.scored(row, chunk, 0) for row in rows], chunk)
 
+    def score_many(
+        self, texts: Ids[tuple[Ids[int], int]], *, chunk: int = 64
+    ) -> Iterator[tuple[int, int, torch.Tensor]]:
+        """`score` for (tokens, wanted) of many texts, run side by side: (which text, start, hidden states).
+
+        Rows of a text come in order. As many texts as the engine takes sequences run at once; beginnings that
+        several share are computed once, where their rows are not wanted.
+        """
+        self._check_open()
+        rows = [(self._intake.scored(tokens, chunk, wanted), wanted) for tokens, wanted in texts]
+        return score_many(self._core, rows, chunk)
+
     @contextmanager
     def watched(self, see: Shown) -> Iterator[None]:
         """While it lasts, `score` shows layer, q [T, H, D], k and v [T, G, D] after RoPE to `see`."""
@@ -77,8 +90,7 @@ def score(
     They are private if every token is wanted; else what lies before `wanted` may come from shared pages,
     uncomputed.
     """
-    if core.runner.attention.round_trip and chunk % PAGE:
-        raise InvalidRequest(f"chunk is {chunk}; with all tokens quantised it must be a multiple of {PAGE}")
+    check_chunk(core, chunk)
     ledger = core.memory.ledger
     sequences = [Sequence(next(core.ids), row, len(row), len(row), Sampling(), ledger.new()) for row in rows]
     try:
@@ -100,6 +112,24 @@ def score(
     finally:
         for sequence in sequences:
             ledger.release(sequence.holding)
+
+
+def score_many(
+    core: Core, rows: list[tuple[list[int], int]], chunk: int
+) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """(row, start, hidden) of many rows of any length; see Scoring.score_many."""
+    check_chunk(core, chunk)
+    batch = ScoringBatch(core, rows, chunk)
+    try:
+        yield from batch.run()
+    finally:
+        batch.close()
+
+
+def check_chunk(core: Core, chunk: int) -> None:
+    """Whole pages where a chunk's pages are read as if packed."""
+    if core.runner.attention.round_trip and chunk % PAGE:
+        raise InvalidRequest(f"chunk is {chunk}; with all tokens quantised it must be a multiple of {PAGE}")
 
 
 def enter(ledger: Ledger, sequence: Sequence, pages: int) -> None:

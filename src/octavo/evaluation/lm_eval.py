@@ -7,7 +7,7 @@ pretrained=smollm2-135m,k=q8_0,v=q4_0 --tasks …` takes everything that `lm_eva
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import lm_eval.models  # noqa: F401  registers the harness's own models first
@@ -16,6 +16,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
+from tqdm import tqdm
 
 from octavo.engine.engine import Engine
 from octavo.engine.requests import Sampling
@@ -103,23 +104,25 @@ class OctavoLM(TemplateLM):  # type: ignore[misc]
     ) -> list[tuple[float, bool]]:
         # Sorted by tokens, requests that begin alike follow each other and read each other's pages.
         order = sorted(range(len(requests)), key=lambda n: (requests[n][1], requests[n][2]))
+        windows = [requests[n][1:] for n in order]
         found: dict[int, tuple[float, bool]] = {}
-        for n in order:
-            texts, context, continuation = requests[n]
-            found[n] = self._likelihood(context, continuation)
-            if texts is not None:
-                self.cache_hook.add_partial("loglikelihood", texts, found[n])
+        for at, value in self._likelihoods(windows, disable_tqdm):
+            n = order[at]
+            found[n] = value
+            if (texts := requests[n][0]) is not None:
+                self.cache_hook.add_partial("loglikelihood", texts, value)
         return [found[n] for n in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-likelihood of whole texts, in windows of the full context."""
-        results = []
-        for request in requests:
-            [text] = request.args
-            total = sum(value for value, _ in map(self._window, self._windows(text)))
+        texts = [request.args[0] for request in requests]
+        windows = [(n, window) for n, text in enumerate(texts) for window in self._windows(text)]
+        totals = [0.0] * len(texts)
+        for at, (value, _) in self._likelihoods([window for _, window in windows], disable_tqdm):
+            totals[windows[at][0]] += value
+        for text, total in zip(texts, totals, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", (text,), total)
-            results.append(total)
-        return results
+        return totals
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers up to a stop string; prompts run as one batch, and equal beginnings are computed once."""
@@ -139,25 +142,35 @@ class OctavoLM(TemplateLM):  # type: ignore[misc]
         windows = get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, 1)
         return map(make_disjoint_window, windows)
 
-    def _window(self, window: tuple[list[int], list[int]]) -> tuple[float, bool]:
-        return self._likelihood(*window)
+    def _likelihoods(
+        self, windows: Sequence[tuple[list[int], list[int]]], quiet: bool
+    ) -> Iterator[tuple[int, tuple[float, bool]]]:
+        """Of (context, continuation) pairs, as each ends: its place, the continuation's log-probability, and
+        whether it is what greedy decoding would say."""
+        rows = [self._row(context, continuation) for context, continuation in windows]
+        sums = [(0.0, True)] * len(rows)
+        scored = self._engine.score_many(rows, chunk=self._chunk)
+        with tqdm(total=len(rows), disable=quiet, desc="log-likelihoods") as bar:
+            for n, start, hidden in scored:
+                (tokens, first), continuation = rows[n], windows[n][1]
+                skip = max(0, first - start)
+                if skip < len(hidden):
+                    wanted = continuation[start + skip - first : start + len(hidden) - first]
+                    value, same = _chosen(self._engine.head(hidden[skip:]), wanted)
+                    sums[n] = sums[n][0] + value, sums[n][1] and same
+                if start + len(hidden) == len(tokens):
+                    bar.update()
+                    yield n, sums[n]
 
-    def _likelihood(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
-        """The continuation's log-probability, and whether it is what greedy decoding would say."""
+    def _row(self, context: list[int], continuation: list[int]) -> tuple[list[int], int]:
+        """What the model reads, and the first row that predicts a token of the continuation."""
         tokens = [*context, *continuation][-(self.max_length + 1) :][:-1]
         first = len(tokens) - len(continuation)
         if first < 0:
             raise InvalidRequest(
                 f"a continuation has {len(continuation)} tokens, the context is {self.max_length}"
             )
-        total, greedy = 0.0, True
-        for start, hidden in self._engine.score(tokens, chunk=self._chunk, wanted=first):
-            skip = max(0, first - start)
-            if skip < len(hidden):
-                wanted = continuation[start + skip - first : start + len(hidden) - first]
-                value, same = _chosen(self._engine.head(hidden[skip:]), wanted)
-                total, greedy = total + value, greedy and same
-        return total, greedy
+        return tokens, first
 
     def _sampling(self, settings: dict[str, Any]) -> Sampling:
         extra = settings.keys() - _SAMPLING - _IGNORED
