@@ -184,3 +184,9 @@ def test_a_budget_makes_formats_by_layer() -> None:
     assert made.file.recipe.model is not None and made.file.recipe.scales is None
     worse = made.kld["kld_one_pair_for_all_layers"] <= made.kld["kld"]
     assert bool(made.warnings) == worse
+
+
+def test_attention_that_windows_would_not_use_is_refused() -> None:
+    bench = Bench(loaded(), True)
+    with pytest.raises(InvalidRequest, match="128 tokens do not reach beyond the first chunk of 256"):
+        make_recipe_file(bench, Recipe(dca="on", dca_chunk=256), windows(128, 3))

@@ -77,6 +77,7 @@ def make_recipe_file(
     The last quarter of the windows (at least one) only judges. `bench` should quantise all tokens.
     """
     recipe.check(bench.loaded.shape, bench.loaded.name)
+    bench.dual_chunk(recipe, windows.ctx)
     if budget is not None:
         check_budget(recipe, bench.loaded.shape, budget)
     choosing, judging = split(windows)
