@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from octavo import AsyncEngine, Engine, Sampling
+from octavo import AsyncEngine, Engine, Recipe, Sampling
 from octavo.engine.requests import Delta
 from octavo.errors import DocumentInUse, EngineStopped, InvalidRequest, PoolFull, UnknownDocument
 from tests.engine.helpers import audit_engine, greedy, live, random_tokens, tiny_engine
+from tests.tiny import tiny_loaded
 
 Scenario = Callable[[AsyncEngine], Awaitable[None]]
 PATIENCE = 60
@@ -360,6 +361,29 @@ def test_two_event_loops_share_an_engine() -> None:
         thread.join(PATIENCE)
     asyncio.run(worker.close())
     assert heard == [9, 9, 9]
+
+
+def test_engines_of_one_model_on_threads_of_their_own() -> None:
+    """With Dual Chunk Attention and without: each turns the model's rotary embedding its own way."""
+    prompts = [random_tokens(400 + n, n) for n in range(3)]
+    recipes = (Recipe("plain", "plain"), Recipe("plain", "plain", dca="on", dca_chunk=64))
+    made = tiny_loaded("llama")
+    engines = [Engine(made, recipe, memory="16MB", chunk=16) for recipe in recipes]
+    alone = [[a.tokens for a in engine.generate(prompts, greedy(20))] for engine in engines]
+    said: list[list[Any]] = []
+
+    async def ask(worker: AsyncEngine) -> list[list[int]]:
+        answers = await asyncio.gather(*(worker.generate(p, greedy(20)) for p in prompts))
+        scored = [answer.tokens for answer in answers]
+        await worker.close()
+        return scored
+
+    async def both() -> None:
+        workers = [AsyncEngine(Engine(made, recipe, memory="16MB", chunk=16)) for recipe in recipes]
+        said.extend(await asyncio.wait_for(asyncio.gather(*map(ask, workers)), PATIENCE))
+
+    asyncio.run(both())
+    assert said == alone and alone[0] != alone[1]
 
 
 def test_a_loop_that_died_does_not_take_the_engine_along() -> None:

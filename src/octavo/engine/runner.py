@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -13,6 +15,9 @@ from octavo.model.load import LoadedModel
 from octavo.model.modulo import true_positions
 
 __all__ = ["Runner"]
+
+_TURNS: WeakKeyDictionary[torch.nn.Module, Any] = WeakKeyDictionary()
+"""A lock for each model: engines that share one, each on its own thread, take turns at it."""
 
 
 class Runner:
@@ -25,6 +30,7 @@ class Runner:
         install(loaded.module)
         self.compiled = compiled(loaded.module) if compile else None
         self.module: Any = loaded.module
+        self.turn = _TURNS.setdefault(loaded.module, RLock())
         self.attention = attention
         self.device = next(loaded.module.parameters()).device
         self._head_checked = False
@@ -40,11 +46,12 @@ class Runner:
         """Final hidden states [W, hidden] of the wanted rows, as they enter the output head."""
         caught: list[torch.Tensor] = []
         head = self.module.get_output_embeddings()
-        hook = head.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
-        try:
-            logits = self._forward(batch).logits[0]
-        finally:
-            hook.remove()
+        with self.turn:
+            hook = head.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
+            try:
+                logits = self._forward(batch).logits[0]
+            finally:
+                hook.remove()
         if not self._head_checked:
             self._check_head(caught[0][0], logits)
         return caught[0][0]
@@ -60,6 +67,10 @@ class Runner:
         return cap * torch.tanh(logits / cap) if cap else logits
 
     def _forward(self, batch: Batch, *, compiled: bool = False) -> Any:
+        with self.turn:
+            return self._pass(batch, compiled)
+
+    def _pass(self, batch: Batch, compiled: bool) -> Any:
         dual = self.attention.dual
         turns = None
         if dual is not None and batch.reach is not None:
