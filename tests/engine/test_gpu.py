@@ -10,6 +10,8 @@ import torch
 from octavo import Engine, Recipe, Sampling
 from octavo.attention.backend import TorchBackend
 from octavo.engine.scheduler import Grant
+from octavo.kernels.decode import DevicePlan
+from octavo.kernels.wide import HOPPER, WIDE_HEAD_DIMS
 from octavo.model.load import LoadedModel
 from tests.engine.helpers import decode_grants, noisy_reference
 from tests.tiny import tiny, tiny_loaded
@@ -65,8 +67,20 @@ def test_scores_agree_with_the_reference(family: str, pair: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_graphs_agree_with_eager_steps(family: str, pair: str) -> None:
+@pytest.mark.parametrize("wide", [0, 9])
+def test_graphs_agree_with_eager_steps(
+    family: str, pair: str, wide: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eager steps have narrow runs alone, graphs also wide ones of what at least `wide` rows share: their
+    products have 16 bits where those of narrow runs have 8."""
+    if wide and torch.cuda.get_device_capability() != HOPPER:
+        pytest.skip("wide runs need Hopper")
     engine = make(family, pair)
+    wide_runs: list[int] = []
+    load = DevicePlan.load
+    monkeypatch.setattr(
+        DevicePlan, "load", lambda own, plan: (wide_runs.append(len(plan.wide_runs)), load(own, plan))[1]
+    )
     document = engine.document("The harbour has four cranes and a clock. " * 20)
     rules = Sampling(max_tokens=100, ignore_eos=True)
     for n in range(5):
@@ -79,9 +93,14 @@ def test_graphs_agree_with_eager_steps(family: str, pair: str) -> None:
         for grant in grants:
             core.memory.ledger.extend(grant.sequence.holding, grant.sequence.computed + 1)
         eager = core.runner.logits(core.batch(grants))
-        graph = core._run(grants)
-        assert float((eager - graph).norm() / eager.norm()) < 1e-2
+        with monkeypatch.context() as patch:
+            patch.setattr("octavo.attention.cuda.wide_from", lambda d: wide if d in WIDE_HEAD_DIMS else 0)
+            graph = core._run(grants)
+        assert float((eager - graph).norm() / eager.norm()) < (3e-2 if wide else 1e-2)
         engine.step()
+    assert bool(max(wide_runs)) == bool(
+        wide and engine._core.loaded.shape.groups[-1].head_dim in WIDE_HEAD_DIMS
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
