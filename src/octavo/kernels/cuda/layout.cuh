@@ -12,7 +12,7 @@ constexpr bool K_PACKED = KF != PLAIN, V_PACKED = VF != PLAIN;
 constexpr int KBITS = code_bits(KF), VBITS = code_bits(VF);
 constexpr int KSPAN = gain_span(KF, D), VSPAN = gain_span(VF, D);
 constexpr int KSPANS = D / KSPAN, VSPANS = VD / VSPAN, SPAN_STEPS = KSPAN / 32;
-constexpr bool K_FINE = KBITS == 8, V_FINE = VBITS == 8;  // high + low int8 of queries, of probabilities
+constexpr bool K_FINE = KBITS == 8, V_FINE = needs_fine(VF);  // high + low int8 of queries, of probabilities
 constexpr bool V_COARSE = V_PACKED && !V_FINE && VSPANS == 1;  // one gain >= 0 a token: bf16 pairs will do
 constexpr float LOW = 1.f / 254.f;                        // one step of the low part in steps of the high
 

@@ -95,9 +95,12 @@ DEV void multiply(const Quad (&o)[2], const u32 (&p)[4], const int (&from)[4], i
   imma(sum, o[1].x, o[1].y, o[1].z, o[1].w, second, sum);
 }
 
+constexpr bool V_LOW_BASE = V_FINE && offset(VF) != 0.f;
+
 struct Weights {  // probabilities × gains as bytes, and what a byte is worth
   u32 high[R][4], low[V_FINE ? R : 1][4];
   float base[R][2], step[R][2];  // base: what the accumulators read for a sum of 0
+  float low_base[V_LOW_BASE ? R : 1][2];
 };
 
 // The weights of a page whose values have one gain a token; what the accumulators get too much goes to the bias.
@@ -132,7 +135,7 @@ DEV void add_values(const Constants& k, const u8* values, const u8* shared, int 
       for (int v = 0; v < 4; v++) {
         float x = __int_as_float(sum[v]);
         if constexpr (!V_COARSE) x -= w.base[r][v % 2];  // else left to the bias, which saves this on every value
-        if constexpr (V_FINE) x += (__int_as_float(fine[v]) - MAGIC) * LOW;
+        if constexpr (V_FINE) x += (__int_as_float(fine[v]) - (V_LOW_BASE ? w.low_base[r][v % 2] : MAGIC)) * LOW;
         s.acc[r][tile][v] += x * w.step[r][v % 2];
       }
     }
@@ -195,6 +198,7 @@ DEV void packed_values(const Constants& k, const u8* values, const u8* shared, i
       for (int i = 0; i < 16; i++) x[i / 2][i % 2] = VSPANS > 1 ? p[r][i / 2][i % 2] * g[i / 2] : p[r][i / 2][i % 2];
       quantise(x, w.high[r], w.low[V_FINE ? r : 0]);
       zero_levels(w.high[r], w.base[r]);
+      if constexpr (V_LOW_BASE) zero_levels(w.low[r], w.low_base[r]);
     }
     add_values(k, values, shared, lane, b, w, s);
   }
