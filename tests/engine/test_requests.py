@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,6 +101,7 @@ def test_tokens_outside_the_vocabulary(shared: Engine, token: int) -> None:
         {"logprobs": 21}, {"logprobs": -1}, {"logprobs": 2.5},
         {"logit_bias": {1: float("nan")}}, {"logit_bias": {1: float("inf")}}, {"logit_bias": {1: "a"}},
         {"logit_bias": {"a": 1.0}}, {"logit_bias": {1.5: 1.0}}, {"logit_bias": [1]},
+        {"ignore_eos": "no"},
     ],
     ids=str,
 )  # fmt: skip
@@ -107,6 +110,28 @@ def test_bad_sampling_names_the_setting(rules: dict[str, Any]) -> None:
     (name,) = rules
     with pytest.raises(InvalidRequest, match=name):
         Sampling(**rules)
+
+
+def test_numbers_of_any_kind_are_taken() -> None:
+    """NumPy's and others: a step computes with Python's own."""
+    kinds: dict[str, Any] = {
+        "max_tokens": np.int64(3), "temperature": Fraction(1, 2), "seed": np.int64(5), "top_k": np.uint8(40),
+        "frequency_penalty": Fraction(1, 2), "logit_bias": {np.int32(3): Fraction(1, 3)},
+        "stop_token_ids": (np.int8(7),),
+    }  # fmt: skip
+    rules = Sampling(**kinds)
+    plain = Sampling(
+        max_tokens=3, temperature=0.5, seed=5, top_k=40,
+        frequency_penalty=0.5, logit_bias={3: 1 / 3}, stop_token_ids=(7,),
+    )  # fmt: skip
+    assert rules == plain and {type(v) for v in (rules.seed, rules.top_k, rules.max_tokens)} == {int}
+    said = [tiny_engine().generate([[1, 2]], one)[0].tokens for one in (rules, plain)]
+    assert said[0] == said[1]
+
+
+def test_settings_that_are_no_sampling_are_refused(shared: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="sampling is a dict; it must be a Sampling"):
+        shared.generate(["a"], {"max_tokens": 2})  # type: ignore[arg-type]
 
 
 def test_too_long_for_the_context(shared: Engine) -> None:
@@ -291,7 +316,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
         tokens = list(text.encode() if isinstance(text, str) else text)
 
         def scripted(logits: torch.Tensor, sequences: list[Sequence]) -> Picked:
-            return Picked(torch.tensor([tokens[s.generated] for s in sequences]), {})
+            said = torch.tensor([tokens[s.generated] for s in sequences])
+            return Picked(said, torch.zeros(len(said)), {})
 
         monkeypatch.setattr("octavo.engine.core.pick", scripted)
 

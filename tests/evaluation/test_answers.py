@@ -17,7 +17,7 @@ import pytest
 from octavo.errors import InvalidFile, InvalidRequest
 from octavo.evaluation.answers import Answer, EngineAnswerer, Question
 from octavo.evaluation.client import UrlAnswerer
-from octavo.evaluation.log import Item, SampleLog, answer_all
+from octavo.evaluation.log import Item, SampleLog, Scored, answer_all
 from octavo.evaluation.ruler.run import Cell
 from octavo.evaluation.setup import Bench
 from octavo.recipe import Recipe
@@ -172,3 +172,14 @@ def test_a_server_that_does_not_even_connect_in_time_is_a_time_out(monkeypatch: 
 
     monkeypatch.setattr("octavo.evaluation.client.urlopen", late)
     assert UrlAnswerer("http://x/v1", "m").answer(Question(4, tokens=(1,))).status == "timeout"
+
+
+def test_answers_with_lines_of_their_own_are_taken_up_again(tmp_path: Path) -> None:
+    """Unicode has line ends that JSON leaves as they are."""
+    log = SampleLog(tmp_path / "log", {"run": 1})
+    texts = ["a", "b\u2028c", "d\u2029e", "f\x85g", "h"]
+    for n, text in enumerate(texts):
+        log.add(Scored(f"k{n}", "ok", 1.0, text, None, {}))
+    for _ in range(2):
+        again = SampleLog(tmp_path / "log", {"run": 1})
+        assert [s.completion for s in again.done.values()] == texts

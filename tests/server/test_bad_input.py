@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import typing
 from typing import Any
 
@@ -9,10 +10,12 @@ import httpx
 import pytest
 from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params as chat_params
+from pydantic import ValidationError
 
 from octavo.errors import EngineStopped, InvalidRequest, OctavoError, Overloaded, PoolFull, UnsupportedModel
 from octavo.server.chat import ChatBody
 from octavo.server.completions import CompletionBody
+from octavo.server.errors import not_valid
 from tests.server.conftest import Served
 
 
@@ -322,3 +325,27 @@ def test_unknown_paths(served: Served) -> None:
     error(response, 405, None, "use POST")
     assert response.headers["allow"] == "POST"
     error(served.http.put("/v1/documents/x"), 405, None, "PUT")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("messages", [1] * 200_000),
+        ("messages", [{"role": "user", "content": [1] * 200_000}]),
+        ("stop", [""] * 200_000),
+        ("stop_token_ids", [""] * 200_000),
+        ("logit_bias", {str(n): "x" for n in range(100_000)}),
+        ("x" * 2_000_000, 1),
+    ],
+    ids=["messages", "parts", "stop", "stop_token_ids", "logit_bias", "name"],
+)
+def test_many_wrong_elements_cost_no_more_than_one(field: str, value: Any) -> None:
+    """Each complaint would hold its element: a body of a few megabytes took gigabytes."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], field: value}
+    tracemalloc.start()
+    with pytest.raises(ValidationError) as caught:
+        ChatBody.model_validate(body)
+    told = not_valid(caught.value)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert told.status == 400 and len(told.message) < 1000 and peak < 30e6

@@ -55,6 +55,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "logit_bias": (is_bias, "a mapping of token ids to finite numbers"),
     "context_shift": (lambda v: isinstance(v, bool), "True or False"),
     "keep": (lambda v: whole(v, 0), "a whole number of tokens, 0 or more"),
+    "ignore_eos": (lambda v: isinstance(v, bool), "True or False"),
     "logprobs": (lambda v: v is None or whole(v, 0, 20), "None or a whole number between 0 and 20"),
 }
 """What each setting must be; checked at birth, so that no step meets a value it cannot use."""
@@ -93,8 +94,21 @@ class Sampling:
         for name, (holds, rule) in RULES.items():
             if not holds(getattr(self, name)):
                 raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be {rule}")
+        for name, value in plain_numbers(self).items():
+            object.__setattr__(self, name, value)
         if self.keep != KEEP and not self.context_shift:
             raise InvalidRequest(f"keep is {self.keep}, but without context_shift nothing is dropped")
+
+
+def plain_numbers(rules: Sampling) -> dict[str, Any]:
+    """The settings as Python's own numbers, whatever kind they came in."""
+    reals = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty")
+    wholes = ("max_tokens", "top_k", "seed", "keep", "logprobs")
+    made: dict[str, Any] = {name: float(getattr(rules, name)) for name in reals}
+    made |= {name: int(value) for name in wholes if (value := getattr(rules, name)) is not None}
+    made["stop_token_ids"] = tuple(int(token) for token in rules.stop_token_ids)
+    made["logit_bias"] = {int(token): float(value) for token, value in rules.logit_bias.items()}
+    return made
 
 
 @dataclass(frozen=True)

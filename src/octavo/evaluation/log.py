@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,7 +49,9 @@ class SampleLog:
         self.done = {s.key: s for s in self._read() if s.status in ("ok", "empty")}
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [self._head, *(_line(s) for s in self.done.values())]
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        part = path.with_suffix(".part")
+        part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        os.replace(part, path)
 
     def add(self, scored: Scored) -> None:
         """Append one sample; it is on disk when this returns."""
@@ -59,7 +62,7 @@ class SampleLog:
     def _read(self) -> Iterator[Scored]:
         if not self._path.exists():
             return
-        head, *lines = self._path.read_text(encoding="utf-8").splitlines() or [""]
+        head, *lines = self._path.read_text(encoding="utf-8").split("\n")
         if head != self._head:
             raise InvalidFile(
                 f"{self._path} holds samples of another run ({self._told(head)}); take another --out"

@@ -75,7 +75,10 @@ class ChatTemplate:
         return str(text)
 
     def _guard(self, message: dict[str, Any], held: list[str]) -> dict[str, Any]:
-        return {**message, "content": self._hold(message["content"], held)}
+        """Every text of a message but its role holds what users wrote."""
+        return {
+            k: self._hold(v, held) if isinstance(v, str) and k != "role" else v for k, v in message.items()
+        }
 
     def _hold(self, text: str, held: list[str]) -> str:
         """`text` with control tokens (and marker signs) replaced by markers; the originals join `held`."""

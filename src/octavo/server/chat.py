@@ -50,7 +50,7 @@ class Message(Body):
 
     inert = fields.MESSAGE
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[Part] | None, BeforeValidator(as_parts)] = None
+    content: Annotated[Annotated[list[Part], Field(fail_fast=True)] | None, BeforeValidator(as_parts)] = None
     name: str | None = None
 
     @model_validator(mode="after")
@@ -74,7 +74,7 @@ class ChatBody(GenerationBody):
     """The body of a chat request."""
 
     inert: ClassVar[Mapping[str, Inert]] = fields.CHAT
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

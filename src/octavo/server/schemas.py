@@ -58,7 +58,8 @@ class Body(BaseModel):
             return True
         if name not in cls.inert:
             known = [*cls.model_fields, *cls.inert]
-            raise invalid(str(unknown("request field", name, known)), code="unknown_parameter", field=name)
+            shown = f"{name[:LONGEST_NAME]}…" if len(name) > LONGEST_NAME else name
+            raise invalid(str(unknown("request field", shown, known)), code="unknown_parameter", field=shown)
         rule = cls.inert[name]
         if value is not None and not rule.holds(value):
             message = f"{name} is accepted only as {rule.accepts}: {rule.reason}"
@@ -71,6 +72,20 @@ class StreamOptions(Body):
 
     inert = fields.STREAM_OPTIONS
     include_usage: bool | None = None
+
+
+LONGEST_NAME = 100
+"""Characters of an unknown field's name that are told in full."""
+
+MAX_BIASES = 4096
+"""Entries of logit_bias: each that is wrong is reported on its own."""
+
+
+def few(value: Any) -> Any:
+    """A mapping small enough to be checked entry by entry."""
+    if isinstance(value, dict) and len(value) > MAX_BIASES:
+        raise invalid(f"logit_bias has {len(value):,} entries; at most {MAX_BIASES:,} are taken")
+    return value
 
 
 def as_list(value: Any) -> Any:
@@ -98,7 +113,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 TokenId = Annotated[int, Field(ge=0)]
 Stop = Annotated[
-    list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS), BeforeValidator(as_list)
+    list[Annotated[str, Field(min_length=1)]],
+    Field(max_length=MAX_STOPS, fail_fast=True),
+    BeforeValidator(as_list),
 ]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 
@@ -118,13 +135,15 @@ class GenerationBody(Body):
     min_p: Share | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     stop: Stop | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     context_shift: bool | None = None
     keep: Annotated[int, Field(ge=0)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeValidator(few)] | None
+    ) = None
 
     @field_validator("logit_bias")
     @classmethod
