@@ -9,6 +9,7 @@ OctavoError                    what happened, the numbers, the next move
 ├── UnknownDocument            no document of that name (HTTP 404)
 ├── DocumentInUse              a sequence still reads the document (HTTP 409)
 ├── Overloaded                 the queue is full; try again later (HTTP 429)
+├── NotFinite                  the model's output for this request is no number (HTTP 500)
 ├── PoolFull                   no page can be freed for this step (HTTP 503)
 └── EngineStopped              the engine was closed or crashed; the request ends here (HTTP 503)
 """
@@ -23,6 +24,7 @@ __all__ = [
     "EngineStopped",
     "InvalidFile",
     "InvalidRequest",
+    "NotFinite",
     "OctavoError",
     "Overloaded",
     "PoolFull",
@@ -72,6 +74,16 @@ class Overloaded(OctavoError):
 
 class PoolFull(OctavoError):
     """The pool has no page left that could be freed."""
+
+
+class NotFinite(OctavoError):
+    """The model computed infinities or NaN for one request; others go on."""
+
+    def __init__(self, dtype: str, generated: int):
+        super().__init__(
+            f"the model's logits for token {generated + 1} of this answer are not finite: its weights or "
+            f"activations overflow {dtype} on this prompt; load it in another dtype (--dtype float32)"
+        )
 
 
 class EngineStopped(OctavoError):

@@ -44,3 +44,15 @@ def test_an_error_inside_a_document_block_is_not_hidden_by_its_readers() -> None
         engine.submit("how deep?", Sampling(max_tokens=4), document=document, raw=True)
         raise ValueError("mine")
     assert not document.released and document.users == 1
+
+
+def test_an_interrupt_while_a_document_is_made_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that was interrupted has dropped the document already."""
+    engine = make()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine._core, "step", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.document("abc" * 50)

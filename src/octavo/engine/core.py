@@ -22,7 +22,7 @@ from octavo.engine.scheduler import Grant, Scheduler
 from octavo.engine.sequence import Sequence
 from octavo.engine.shift import droppable, pinned
 from octavo.engine.stats import Clock
-from octavo.errors import OctavoError
+from octavo.errors import NotFinite, OctavoError
 from octavo.formats.base import PAGE
 from octavo.model.load import LoadedModel
 from octavo.pages.ledger import Move
@@ -155,6 +155,9 @@ class Core:
         self.ahead.begin(sampled, picked.tokens)
         for sequence, choice in zip(sampled, picked.read(), strict=True):
             request = self.requests[sequence.id]
+            if not choice.sound:
+                self._fail(sequence, NotFinite(self.loaded.shape.dtype, sequence.generated))
+                continue
             self._out.append(request.accept(choice, self.loaded.tokenizer))
             if self._out[-1].finish:
                 self._end(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -22,7 +23,7 @@ from octavo.engine.scoring import Scoring
 from octavo.engine.shelf import Shelf
 from octavo.engine.stats import Stats
 from octavo.engine.stream import Stream
-from octavo.errors import EngineStopped, InvalidRequest
+from octavo.errors import EngineStopped, InvalidRequest, OctavoError
 from octavo.model.digest import weights_digest
 from octavo.model.load import LoadedModel, load_model
 from octavo.model.rope import fix_rope
@@ -118,7 +119,8 @@ class Engine(Scoring):
                     raise document.error
                 self.advance()
         except KeyboardInterrupt:
-            document.release()
+            with suppress(OctavoError):  # a step that was interrupted has closed the engine
+                document.release()
             raise
         return document
 
@@ -148,6 +150,8 @@ class Engine(Scoring):
         """Queue one request and return its id; `step` runs it. Wrong input is refused here."""
         with self._lock:
             self._check_open()
+            if not isinstance(sampling, Sampling | None):
+                raise InvalidRequest(f"sampling is a {type(sampling).__name__}; it must be a Sampling")
             held = self._shelf.find(document)
             request = self._intake.request(prompt, sampling or Sampling(), held, raw=raw)
             self._core.start(request)
@@ -220,11 +224,11 @@ class Engine(Scoring):
         """Whether nothing runs or waits."""
         return self._core.idle
 
-    def close(self) -> None:
+    def close(self, reason: EngineStopped | None = None) -> None:
         """End all requests with EngineStopped; further calls are refused."""
         with self._lock:
             if self._closed is None:
-                self._closed = EngineStopped("the engine was closed")
+                self._closed = reason or EngineStopped("the engine was closed")
                 self._deliver(self._core.stop_all(self._closed))
 
     def __enter__(self) -> Engine:

@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -22,19 +23,24 @@ __all__ = ["Choice", "Picked", "choose", "pick", "probabilities"]
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen token; `logprob` and `top` [(token, logprob)] are under the unmodified model, if asked for."""
+    """A chosen token; `logprob` and `top` [(token, logprob)] are under the unmodified model, if asked for.
+
+    Not `sound` where the model's logits were no finite numbers.
+    """
 
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    sound: bool = True
 
 
 class Picked:
-    """The next tokens [W], chosen on the device; `read` waits for them and for what was asked about them."""
+    """The next tokens [W], chosen on the device; `read` waits for them and for what was asked about them.
+    `best` [W] are the largest logits."""
 
-    def __init__(self, tokens: torch.Tensor, reports: dict[int, Report]):
+    def __init__(self, tokens: torch.Tensor, best: torch.Tensor, reports: dict[int, Report]):
         self.tokens = tokens
-        self._tokens = to_host(tokens)
+        self._tokens, self._best = to_host(tokens), to_host(best)
         self._reports = {row: tuple(to_host(part) for part in report) for row, report in reports.items()}
         self._there = torch.cuda.Event() if tokens.is_cuda else None  # type: ignore[no-untyped-call]
         if self._there is not None:
@@ -44,24 +50,27 @@ class Picked:
         """One choice a row. Work launched since is not waited for."""
         if self._there is not None:
             self._there.synchronize()
-        return [self._choice(row, token) for row, token in enumerate(self._tokens.tolist())]
+        chosen = zip(self._tokens.tolist(), self._best.tolist(), strict=True)
+        return [self._choice(row, token, math.isfinite(best)) for row, (token, best) in enumerate(chosen)]
 
-    def _choice(self, row: int, token: int) -> Choice:
+    def _choice(self, row: int, token: int, sound: bool) -> Choice:
         if row not in self._reports:
-            return Choice(token)
+            return Choice(token, sound=sound)
         chosen, values, tokens = (part.tolist() for part in self._reports[row])
-        return Choice(token, chosen[0], tuple(zip(tokens, values, strict=True)))
+        return Choice(token, chosen[0], tuple(zip(tokens, values, strict=True)), sound)
 
 
 def pick(logits: torch.Tensor, sequences: list[Sequence]) -> Picked:
     """logits [W, V] float32, one row per sequence. Launches only: nothing waits for the device."""
     rows = [adjust(row, s) for row, s in zip(logits, sequences, strict=True)]
-    tokens = torch.stack(rows).argmax(-1) if rows else logits.new_empty(0, dtype=torch.long)
+    if not rows:
+        return Picked(logits.new_empty(0, dtype=torch.long), logits.new_empty(0), {})
+    best, tokens = torch.stack(rows).max(-1)
     for n, (row, s) in enumerate(zip(rows, sequences, strict=True)):
         if s.sampling.temperature:
             tokens[n : n + 1] = draw(row, s.sampling, s.generated)
     asked = {n: s.sampling.logprobs for n, s in enumerate(sequences) if s.sampling.logprobs is not None}
-    return Picked(tokens, {n: report(logits[n], tokens[n : n + 1], top) for n, top in asked.items()})
+    return Picked(tokens, best, {n: report(logits[n], tokens[n : n + 1], top) for n, top in asked.items()})
 
 
 def choose(logits: torch.Tensor, sequences: list[Sequence]) -> list[Choice]:
@@ -108,7 +117,7 @@ def draw(row: torch.Tensor, rules: Sampling, index: int) -> torch.Tensor:
     chance = np.random.Generator(np.random.Philox(key=(rules.seed or 0) % 2**64, counter=index)).random()
     sums = probs.cumsum(0)
     place = torch.searchsorted(sums, chance * sums[-1:], right=True)
-    return tokens.gather(0, place.minimum((probs > 0).sum() - 1))
+    return tokens.gather(0, place.minimum((probs > 0).sum() - 1).clamp_min(0))
 
 
 Report = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -15,8 +15,9 @@ from typing import TypeVar
 
 from octavo.engine.documents import Document
 from octavo.engine.engine import Engine
+from octavo.engine.reader import Reader, post
 from octavo.engine.request import collect
-from octavo.engine.requests import Completion, Delta, Prompt, Sampling
+from octavo.engine.requests import Completion, Delta, Prompt, Sampling, Usage
 from octavo.engine.stats import Stats
 from octavo.errors import DocumentInUse, EngineStopped, UnknownDocument
 
@@ -24,17 +25,6 @@ __all__ = ["AsyncEngine"]
 
 T = TypeVar("T")
 Command = Callable[[], object]
-
-
-class Reader:
-    """Where the deltas of one request go: a queue on the event loop that asked."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop):
-        self.loop = loop
-        self.queue: asyncio.Queue[Delta] = asyncio.Queue()
-
-    def put(self, delta: Delta) -> None:
-        post(self.loop, lambda: self.queue.put_nowait(delta))
 
 
 class AsyncEngine:
@@ -183,17 +173,30 @@ class AsyncEngine:
     # the engine's side
 
     def _run(self) -> None:
-        while self._obey():
-            if not self.engine.idle:
-                self._step()
-        self.engine.close()
-        self._route()
+        try:
+            while self._obey():
+                if not self.engine.idle:
+                    self._step()
+        except Exception as error:  # whatever it was: nobody may wait for a thread that is gone
+            self._dismiss(EngineStopped(f"the engine's thread broke: {error!r}"))
+        else:
+            self.engine.close()
+            self._route()
         with self._gate:
             self._over = True
         while not self._commands.empty():  # late callers hear EngineStopped from the engine itself
             command = self._commands.get()
             if command is not None:
                 command()
+
+    def _dismiss(self, reason: EngineStopped) -> None:
+        """Tell every reader by hand: the engine's own words may not get through any more."""
+        with suppress(Exception):
+            self.engine.close(reason)
+        for id, reader in self._readers.items():
+            reader.put(Delta(id, "", (), Usage(0, 0, 0, 0), (), "error", reason))
+        for _, tell in self._awaited:
+            tell()
 
     def _obey(self) -> bool:
         """Run waiting commands, waiting for one while idle; False when told to stop."""
@@ -211,12 +214,15 @@ class AsyncEngine:
         self._route()
 
     def _route(self) -> None:
+        try:
+            self._stats = self.engine.stats()
+        except Exception as error:  # its counts contradict each other: no answer can be trusted any more
+            self.engine.close(EngineStopped(f"the engine stopped: {error}"))
         for delta in self.engine.unread():
             reader = self._readers.get(delta.request)
             if reader is not None:
                 reader.put(delta)
         self._tell_documents()
-        self._stats = self.engine.stats()
 
     def _tell_documents(self) -> None:
         for document, tell in self._awaited:
@@ -233,9 +239,3 @@ def give_back(document: Document) -> None:
     """Release a document nobody waits for any more, if it is still there and unused."""
     with suppress(UnknownDocument, DocumentInUse):
         document.release()
-
-
-def post(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    """Run `function` on `loop`, unless that loop is closed and nobody can be waiting there."""
-    with suppress(RuntimeError):  # raised by a closed loop, which may close at any moment
-        loop.call_soon_threadsafe(function)
