@@ -178,3 +178,26 @@ def test_a_server_is_measured_with_the_same_prompts(
     assert status == 0 and row["target"] == "peer" and row["scored"] == 2 and row["score"] == 0.0
     assert len(handler.seen) == 2 and isinstance(handler.seen[0]["prompt"], list)
     assert len(handler.seen[0]["prompt"]) + 128 <= 1200
+
+
+def test_a_server_that_is_not_there_measures_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "load_tokenizer", lambda model: loaded().tokenizer)
+    arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--lengths", "1200", "--samples", "2"]
+    status, _, said = run(capsys, *arguments, "--url", "http://127.0.0.1:1/v1")
+    assert status == 1
+    assert "INVALID: tiny: none of 2 prompts was answered; the first time: http://127.0.0.1:1/v1" in said
+    report = json.loads(Path("reports/ruler-tiny/report.json").read_text())
+    assert not report["valid"] and not report["measures"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--formats", "q4_0"), ("--dca", "on"), ("--device", "cpu"), ("--recent", "0")],
+    ids=lambda o: o[0],
+)
+def test_a_server_has_its_own_settings(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--lengths", "512", "--url", "http://x/v1"]
+    status, _, said = run(capsys, *arguments, *option)
+    assert status == 2 and f"{option[0]} is for an engine made here" in said

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from octavo.errors import InvalidFile
+from octavo.errors import InvalidFile, InvalidRequest
 from octavo.evaluation.answers import Answer, Question
 from octavo.evaluation.log import SampleLog
-from octavo.evaluation.mrcr import BINS, bin_of, grade, read_mrcr, run_mrcr
+from octavo.evaluation.mrcr import BINS, MrcrRow, bin_of, grade, read_mrcr, run_mrcr
 from tests.evaluation.words import WordTokenizer
 
 
@@ -90,3 +90,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "no.jsonl").write_text('{"prompt": "[]"}\n')
     with pytest.raises(InvalidFile, match="needs the columns prompt, answer"):
         read_mrcr(tmp_path / "no.jsonl", WordTokenizer())
+
+
+def test_a_file_without_a_fitting_conversation_is_refused(tmp_path: Path) -> None:
+    row = MrcrRow(0, ({"role": "user", "content": "x"},), "answer", "prefix", 2, 300, 3)
+    log = SampleLog(tmp_path / "log", {})
+    with pytest.raises(InvalidRequest, match=r"none of 1 conversations \(of 300 to 300 tokens\) lies within"):
+        run_mrcr([row], Echo(), log, "echo", context=20_000, progress=lambda done, total: None)

@@ -23,7 +23,7 @@ def choose_backend(
     On a GPU that the kernels cannot serve, the reference attention runs there and says why; with `strict`
     that is an error instead.
     """
-    if device.type == "cpu":
+    if device.type == "cpu" and not strict:
         return TorchBackend(device, "reference attention in PyTorch: the device is a CPU")
     obstacle = kernel_obstacle(device, shape, recipe)
     if obstacle is None:

@@ -60,6 +60,7 @@ def command(
     rows = read_mrcr(data, source.tokenizer)
     setup = source.setup(data=file_sha256(data), data_name=data.name)
     found: list[dict[str, Any]] = []
+    invalid: list[str] = []
     progress = progress_on(status)
     for recipe in recipes if source.local else recipes[:1]:
         with source.open(recipe) as (answerer, target):
@@ -69,6 +70,7 @@ def command(
             log = SampleLog(folder / f"samples-{target.replace(':', '-').replace('/', '-')}.jsonl", told)
             show = lambda done, total, name=target: progress(name, done, total)  # noqa: E731
             found += run_mrcr(rows, answerer, log, target, context=max_length, progress=show)
+        invalid += [f"{target}: {log.unanswered}"] if log.unanswered else []
     status.clear()
-    report = mrcr_report(found, setup)
+    report = mrcr_report(found, setup).judged(invalid)
     finish(report, folder, report.results, as_json)

@@ -106,6 +106,7 @@ def command(
     setup = source.setup(seed=seed, prompting="chat" if prompter.chat else "base", samples=samples, dca=dca)
     rows: list[dict[str, Any]] = []
     measures: list[Measure] = []
+    invalid: list[str] = []
     for recipe in recipes if source.local else recipes[:1]:
         with source.open(recipe) as (answerer, target):
             told = {name: setup[name] for name in ("model", "seed", "prompting", "version")} | {
@@ -114,8 +115,10 @@ def command(
             if source.local:
                 told["recipe"] = recipe.as_dict()
             name = target.replace(":", "-").replace("/", "-")
-            cells = run.run(answerer, SampleLog(folder / f"samples-{name}.jsonl", told), target)
+            log = SampleLog(folder / f"samples-{name}.jsonl", told)
+            cells = run.run(answerer, log, target)
+        invalid += [f"{target}: {log.unanswered}"] if log.unanswered else []
         rows += [cell.as_row() for cell in cells]
         measures += [cell.measure for cell in cells]
     status.clear()
-    finish(ruler_report(rows, measures, setup), folder, {"rows": rows}, as_json)
+    finish(ruler_report(rows, measures, setup).judged(invalid), folder, {"rows": rows}, as_json)

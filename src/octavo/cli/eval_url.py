@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from octavo.cli.eval_options import make_bench
+from octavo.cli.options import RECIPE
 
 if TYPE_CHECKING:
     from octavo.evaluation.answers import Answerer
@@ -115,9 +117,22 @@ class Source:
         )
 
 
+def refuse_engine_options() -> None:
+    """What a server has settled for itself cannot be asked for here."""
+    context = click.get_current_context()
+    settled = {"formats", "device", "dtype", *RECIPE, "recipe"} & set(context.params)
+    asked = [p for p in context.command.params if p.name in settled]
+    for option in asked:
+        if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{option.opts[-1]} is for an engine made here; with --url the server has its own setting"
+            )
+
+
 def answerer_of(model: str, options: dict[str, Any], *, tokens: int, batch: int) -> Source:
     """Load the model, or only its tokenizer where a server answers."""
     if options["url"]:
+        refuse_engine_options()
         from octavo.evaluation.setup import load_tokenizer
 
         return Source(None, options, model, tokens, batch, load_tokenizer(model))

@@ -10,7 +10,6 @@ import click
 from octavo.cli.info_dca import dual_chunk, told_dca
 from octavo.cli.options import announce_conversion, cache_options, make_recipe
 from octavo.cli.output import emit, json_option, size, table
-from octavo.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from octavo import Recipe
@@ -156,19 +155,12 @@ def cache_bytes(shape: ModelShape, recipe: Recipe, tokens: int) -> tuple[int, fl
 
 
 def backend(device: str, shape: ModelShape, recipe: Recipe) -> dict[str, str]:
-    import torch
-
     from octavo.attention.dispatch import choose_backend
+    from octavo.model.device import find_device
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        choice = choose_backend(torch.device(device), shape, recipe)
-    except RuntimeError as error:
-        raise InvalidRequest(
-            f"device {device!r} does not exist here: {str(error).splitlines()[0]}; try cpu"
-        ) from error
-    return {"device": device, "name": choice.name, "reason": choice.reason}
+    place = find_device(device)
+    choice = choose_backend(place, shape, recipe)
+    return {"device": str(place), "name": choice.name, "reason": choice.reason}
 
 
 def runs(rows: list[dict[str, Any]]) -> list[list[Any]]:

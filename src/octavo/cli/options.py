@@ -115,7 +115,7 @@ ENGINE = {
         "--compile", is_flag=True, default=None, help="Compile decoding first: a minute, then faster (GPU)."
     ),
     "strict": click.option(
-        "--strict", is_flag=True, default=None, help="Refuse to run where the fastest backend cannot."
+        "--strict", is_flag=True, default=None, help="Refuse to run without the GPU kernels."
     ),
 }
 """Engine argument → its option."""
@@ -221,7 +221,8 @@ def make_engine(model: str, options: dict[str, Any], **settings: Any) -> Engine:
         click.echo(engine.dca, err=True)
     elif given(options, {"dca_chunk": None, "dca_mscale": None}):
         told = f"a context of {engine.context} is within the {engine.shape.context} tokens trained"
-        click.echo(f"Dual Chunk Attention stays off: {told}; --dca on asks for it", err=True)
+        why = "--dca off" if recipe.dca == "off" else f"{told}; --dca on asks for it"
+        click.echo(f"Dual Chunk Attention stays off: {why}", err=True)
     return engine
 
 

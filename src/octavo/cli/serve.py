@@ -25,7 +25,7 @@ __all__ = ["command"]
     "--api-key", metavar="KEY", envvar="OCTAVO_API_KEY", show_envvar=True, help="Require this bearer token."
 )
 @click.option("--max-sequences", type=click.IntRange(1), help="Requests computed at once.  [default: 64]")
-@click.option("--max-waiting", type=click.IntRange(0), help="Requests queued before 429.  [default: 1024]")
+@click.option("--max-waiting", type=click.IntRange(1), help="Requests queued before 429.  [default: 1024]")
 @click.option(
     "--grace",
     type=click.FloatRange(0),

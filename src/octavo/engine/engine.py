@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-import torch
-
 from octavo.attention.dispatch import choose_backend
 from octavo.engine.core import Core
 from octavo.engine.documents import Document
@@ -24,6 +22,7 @@ from octavo.engine.shelf import Shelf
 from octavo.engine.stats import Stats
 from octavo.engine.stream import Stream
 from octavo.errors import EngineStopped, InvalidRequest, OctavoError
+from octavo.model.device import find_device
 from octavo.model.digest import weights_digest
 from octavo.model.load import LoadedModel, load_model
 from octavo.model.rope import fix_rope
@@ -44,7 +43,7 @@ class Engine(Scoring):
                    what the pool holds
     chunk          prompt tokens run per step beside the decoding sequences
     max_sequences  sequences that run at once;  max_waiting: requests queued before Overloaded is raised
-    strict         refuse to serve on a GPU without the GPU kernels
+    strict         refuse to serve without the GPU kernels
     compile        GPU: put the dense part of decoding through torch.compile; a minute, then faster
     all_quantised  evaluation: read even the newest tokens as if packed
     untrained      evaluation: let the context exceed the trained length without Dual Chunk Attention
@@ -71,9 +70,11 @@ class Engine(Scoring):
         for name, value in {**sizes, "context": 1 if context is None else context}.items():
             if type(value) is not int or value < 1:
                 raise InvalidRequest(f"{name} is {value!r}; it must be a whole number, at least 1")
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        loaded = model if isinstance(model, LoadedModel) else load_model(model, device=device, dtype=dtype)
+        loaded = (
+            model
+            if isinstance(model, LoadedModel)
+            else load_model(model, device=find_device(device), dtype=dtype)
+        )
         place = next(loaded.module.parameters()).device
         recipe = recipe or Recipe()
         check_recipe(recipe, loaded)

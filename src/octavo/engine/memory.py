@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo.attention.backend import Backend
-from octavo.errors import InvalidRequest
+from octavo.errors import InvalidRequest, PoolFull
 from octavo.formats.base import PAGE
 from octavo.model.shape import ModelShape
 from octavo.pages.ledger import GONE, Holding, Ledger, Move
@@ -85,10 +85,15 @@ class Memory:
             budget, reason = parse_bytes(memory), "asked for"
         settings = {"recent": recipe.recent, "exact_pages": recipe.exact_pages}
         sizes = size_pool([s.need for s in stores], budget, sequences=sequences, chunk=chunk, **settings)
-        pools = [
-            GroupPool(s, z.plain, z.packed, device, backend.sealer)
-            for s, z in zip(stores, sizes, strict=True)
-        ]
+        try:
+            pools = [
+                GroupPool(s, z.plain, z.packed, device, backend.sealer)
+                for s, z in zip(stores, sizes, strict=True)
+            ]
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise PoolFull(
+                f"{device} has no room for a pool of {budget:,} bytes ({reason}): {error}; lower --memory"
+            ) from error
         root = hashlib.blake2b(
             f"{identity} {json.dumps(recipe.as_dict(), sort_keys=True)}".encode(), digest_size=16
         )

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import lm_eval.models  # noqa: F401  registers the harness's own models first
+try:
+    import lm_eval.models  # noqa: F401  registers the harness's own models first
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    raise SystemExit(f"{error}; pip install 'octavo[lm-eval]' brings the harness") from None
 import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model

@@ -59,6 +59,14 @@ class SampleLog:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(scored) + "\n")
 
+    @property
+    def unanswered(self) -> str | None:
+        """Why no figure may be drawn from it: nothing was answered. Else None."""
+        failed = [s for s in self.done.values() if s.status not in ("ok", "empty")]
+        if not failed or len(failed) < len(self.done):
+            return None
+        return f"none of {len(failed)} prompts was answered; the first time: {failed[0].error}"
+
     def _read(self) -> Iterator[Scored]:
         if not self._path.exists():
             return

@@ -22,6 +22,8 @@ from octavo.evaluation.protocols import TextTokenizer
 
 __all__ = ["BINS", "MrcrRow", "bin_of", "grade", "read_mrcr", "run_mrcr"]
 
+SHORTEST = 4096
+
 BINS: tuple[int, ...] = tuple(4096 * 2**n for n in range(1, 9))
 """Upper ends of the eight length bins in tokens, prompt and answer together; the first starts at 4,096."""
 
@@ -50,7 +52,7 @@ class MrcrRow:
 
 def bin_of(tokens: int) -> str | None:
     """The bin's name, such as "8192-16384"; None outside all bins."""
-    if not 4096 <= tokens <= BINS[-1]:
+    if not SHORTEST <= tokens <= BINS[-1]:
         return None
     top = next(end for end in BINS if tokens <= end)
     return f"{top // 2}-{top}"
@@ -106,6 +108,13 @@ def run_mrcr(
     `context` or lie outside the bins are counted under "left_out", not scored.
     """
     binned = [row for row in rows if bin_of(row.tokens) and row.tokens + _slack(row) <= context]
+    if not binned:
+        lengths = sorted(row.tokens for row in rows)
+        told = f" (of {lengths[0]:,} to {lengths[-1]:,} tokens)" if lengths else ""
+        raise InvalidRequest(
+            f"none of {len(rows)} conversations{told} lies within the bins, which begin at {SHORTEST:,}, and "
+            f"leaves room for an answer in {context:,} tokens; give others, or raise --max-length"
+        )
     scored = answer_all(answerer, [_item(row) for row in binned], log, progress)
     cells: dict[tuple[int, str], list[Scored]] = {}
     together = sorted(zip(binned, scored, strict=True), key=lambda pair: (pair[0].needles, pair[0].tokens))

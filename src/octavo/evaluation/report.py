@@ -6,7 +6,7 @@ import html
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,12 @@ class Report:
     plots: Sequence[Plot] = ()
     notes: Sequence[str] = ()
     invalid: Sequence[str] = field(default=())
+
+    def judged(self, invalid: Sequence[str]) -> Report:
+        """The same, without tables, measures and plots if there are reasons against it."""
+        if not invalid:
+            return self
+        return replace(self, tables=(), measures=(), plots=(), invalid=(*self.invalid, *invalid))
 
     def write(self, folder: Path) -> None:
         """Write all files; a report that was there is replaced."""

@@ -13,6 +13,7 @@ from octavo.engine.engine import Engine
 from octavo.errors import InvalidFile, InvalidRequest
 from octavo.evaluation.identity import environment
 from octavo.evaluation.sizes import pool_bytes
+from octavo.model.device import find_device
 from octavo.model.load import LoadedModel, load_model
 from octavo.model.source import resolve
 from octavo.model.tokenizer import Tokenizer
@@ -81,9 +82,7 @@ def open_bench(
     model: str | Path, *, device: str = "auto", dtype: str = "auto", all_quantised: bool = False
 ) -> Bench:
     """Load `model`; device "auto" takes the GPU if there is one."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Bench(load_model(model, device=device, dtype=dtype), all_quantised)
+    return Bench(load_model(model, device=find_device(device), dtype=dtype), all_quantised)
 
 
 def load_tokenizer(model: str | Path) -> Tokenizer:

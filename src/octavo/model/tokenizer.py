@@ -118,6 +118,13 @@ class Tokenizer:
         return bos if anchored[0] == self._backend.bos_token_id and anchored[1:] != self._plain("a") else ""
 
     def _plain(self, text: str, *, control: bool = True) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"character {error.start} of the text is half of a surrogate pair, which is no text: bytes "
+                "that are not UTF-8 were read as if they were; decode them first"
+            ) from error
         with self._lock:
             encoded = self._backend(
                 text, add_special_tokens=False, split_special_tokens=not control, verbose=False

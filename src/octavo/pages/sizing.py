@@ -7,6 +7,7 @@ only plain pages: a sliding group those of its window, a full group all.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -20,9 +21,11 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 def parse_bytes(text: float | str) -> int:
     """Bytes from 123, "800MB", "4G" or "1.5GiB" (powers of 1024)."""
-    if isinstance(text, int | float):
+    if isinstance(text, int | float) and not isinstance(text, bool) and math.isfinite(text):
         return int(text)
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    match = isinstance(text, str) and re.fullmatch(
+        r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE
+    )
     if not match:
         raise InvalidRequest(f"memory is {text!r}; write bytes or a number with K, M, G or T, such as 4GB")
     return int(float(match[1]) * UNITS[match[2].upper()])
