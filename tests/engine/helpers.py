@@ -34,6 +34,7 @@ __all__ = [
     "prefill_then_decode",
     "random_tokens",
     "recorded",
+    "rows_of_passes",
     "tiny_engine",
     "transformers_logits",
 ]  # fmt: skip
@@ -58,6 +59,19 @@ def greedy(max_tokens: int, **rules: Any) -> Sampling:
 def random_tokens(n: int, seed: int = 0) -> list[int]:
     """n byte tokens."""
     return torch.randint(0, 256, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def rows_of_passes(engine: Engine) -> list[int]:
+    """Rows of every pass for hidden states from now on."""
+    rows: list[int] = []
+    hidden = engine._core.runner.hidden
+
+    def counting(batch: Any) -> torch.Tensor:
+        rows.append(batch.ids.shape[1])
+        return hidden(batch)
+
+    engine._core.runner.hidden = counting  # type: ignore[method-assign]
+    return rows
 
 
 class Eager:

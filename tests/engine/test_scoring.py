@@ -11,7 +11,7 @@ import torch
 from octavo import Engine, Recipe
 from octavo.engine.scoring_batch import ScoringBatch
 from octavo.errors import InvalidRequest, PoolFull, PromptTooLong
-from tests.engine.helpers import audit_engine, greedy, live, random_tokens, tiny_engine
+from tests.engine.helpers import audit_engine, greedy, live, random_tokens, rows_of_passes, tiny_engine
 
 Texts = Sequence[tuple[list[int], int]]
 
@@ -74,25 +74,12 @@ def test_a_chunk_is_a_chunk_whoever_runs_beside_it() -> None:
     check(engine, ALL, together(engine, ALL, chunk=64))
 
 
-def counted(engine: Engine) -> list[int]:
-    """Rows of every forward pass from now on."""
-    rows: list[int] = []
-    hidden = engine._core.runner.hidden
-
-    def counting(batch: Any) -> torch.Tensor:
-        rows.append(batch.ids.shape[1])
-        return hidden(batch)
-
-    engine._core.runner.hidden = counting  # type: ignore[method-assign]
-    return rows
-
-
 def test_beginnings_are_computed_once_and_texts_run_side_by_side() -> None:
     engine = tiny_engine()
     context = random_tokens(200)
     texts = [([*context, *random_tokens(9, n)], 199) for n in range(6)]
     other = [(random_tokens(150, 50 + n), 140) for n in range(2)]
-    rows = counted(engine)
+    rows = rows_of_passes(engine)
     found = together(engine, [*texts, *other])
     assert sum(rows) == 209 + 5 * (209 - 192) + 2 * 150
     assert len(rows) <= 5, "the others run while the first computes what all share, then all at once"

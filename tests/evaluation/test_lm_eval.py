@@ -15,6 +15,7 @@ from octavo.engine.requests import Sampling
 from octavo.errors import UnknownName
 from octavo.evaluation.setup import Bench
 from octavo.recipe import Recipe
+from tests.engine.helpers import rows_of_passes
 from tests.evaluation.bench import loaded
 
 if TYPE_CHECKING:
@@ -79,14 +80,7 @@ def test_loglikelihood_in_order_and_with_shared_prefixes(lm: OctavoLM, engine: E
 
 
 def test_shared_prefixes_are_computed_once(lm: OctavoLM, engine: Engine) -> None:
-    rows: list[int] = []
-    hidden = engine._core.runner.hidden
-
-    def counted(batch: Any) -> torch.Tensor:
-        rows.append(batch.ids.shape[1])
-        return hidden(batch)
-
-    engine._core.runner.hidden = counted  # type: ignore[method-assign]
+    rows = rows_of_passes(engine)
     lm.loglikelihood([Request((CONTEXT, f" {n}")) for n in range(4)], disable_tqdm=True)
     once = len(CONTEXT.rstrip()) + 2
     assert sum(rows) < once + 3 * 66  # the others compute their last, incomplete page only

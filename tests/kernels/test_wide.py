@@ -53,18 +53,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @emulate
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.slow) for name in FORMATS)])
 def test_emulated_it_equals_float64(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emulated.stand_in(monkeypatch, folder)
-    assert measure(CASES[name], "cpu") < FLOAT
-
-
-@emulate
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FORMATS)
-def test_emulated_every_format(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    emulated.stand_in(monkeypatch, folder)
-    assert measure(FORMATS[name], "cpu") < FLOAT
+    assert measure((CASES | FORMATS)[name], "cpu") < FLOAT
 
 
 @emulate

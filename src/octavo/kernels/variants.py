@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from octavo.errors import UnsupportedModel
 from octavo.formats.registry import get_format
 from octavo.formats.turbo import LEVELS
 
-__all__ = ["HEAD_DIMS", "KERNEL_FORMATS", "Variant", "choose", "covers", "level_words", "page_bytes"]
+__all__ = [
+    "HEAD_DIMS",
+    "KERNEL_FORMATS",
+    "Attending",
+    "Variant",
+    "choose",
+    "covers",
+    "level_words",
+    "page_bytes",
+]
 
 KERNEL_FORMATS = (
     "plain", "q8_0", "q6_0", "q5_1", "q5_0", "q4_0",
@@ -25,19 +34,15 @@ STATE_BITS = {"turbo4_tcq": 8, "turbo3_tcq": 9, "turbo2_tcq": 8}
 
 
 @dataclass(frozen=True)
-class Variant:
-    """One compiled kernel. `slice` is how many channels of V a warp accumulates."""
+class Attending:
+    """What every kernel that attends over pages is compiled for."""
 
     k: str
     v: str
     head_dim: int
-    rows: int
-    centred: bool = False
-    softcap: bool = False
-    half: bool = False
-    warps: int = 8
-    stages: int = 2
-    slice: int = 128
+    centred: bool = field(default=False, kw_only=True)
+    softcap: bool = field(default=False, kw_only=True)
+    half: bool = field(default=False, kw_only=True)
 
     def defines(self) -> dict[str, int]:
         """Macros of the compilation."""
@@ -45,15 +50,36 @@ class Variant:
             "KF": KERNEL_FORMATS.index(self.k),
             "VF": KERNEL_FORMATS.index(self.v),
             "HD": self.head_dim,
-            "ROWS": self.rows,
-            "WARPS": self.warps,
-            "STAGES": self.stages,
             "CENTRED": int(self.centred),
             "SOFTCAP": int(self.softcap),
             "HALF": int(self.half),
-            "SLICE": self.slice,
             "SHARED_BYTES": self.shared_bytes,
         } | level_words()
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA."""
+        raise NotImplementedError
+
+    @property
+    def table_bytes(self) -> int:
+        """Of that, tables of trellis formats."""
+        return sum(128 << STATE_BITS[f] for f in {self.k, self.v} if f in STATE_BITS)
+
+
+@dataclass(frozen=True)
+class Variant(Attending):
+    """One compiled decode kernel. `slice` is how many channels of V a warp accumulates."""
+
+    rows: int
+    warps: int = 8
+    stages: int = 2
+    slice: int = 128
+
+    def defines(self) -> dict[str, int]:
+        """Macros of the compilation."""
+        own = {"ROWS": self.rows, "WARPS": self.warps, "STAGES": self.stages, "SLICE": self.slice}
+        return super().defines() | own
 
     @property
     def stage_bytes(self) -> int:
@@ -66,9 +92,8 @@ class Variant:
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA; cuda/layout.cuh computes the same."""
         fine = get_bits(self.k) == 8
-        tables = sum(128 << STATE_BITS[f] for f in {self.k, self.v} if f in STATE_BITS)
         rows = self.rows * (self.head_dim * (3 + fine) + self.head_dim // 32 * 8 + 12)
-        small = tables + rows + 8 * self.rows * self.warps + 1536 + 16 * self.warps * self.stages
+        small = self.table_bytes + rows + 8 * self.rows * self.warps + 1536 + 16 * self.warps * self.stages
         warp = max(self.stages * self.stage_bytes, 4 * self.rows * self.slice)
         return -(-small // 128) * 128 + self.warps * warp
 

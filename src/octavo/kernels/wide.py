@@ -12,7 +12,7 @@ import torch
 
 from octavo.errors import UnsupportedModel
 from octavo.formats.base import PAGE
-from octavo.kernels.variants import KERNEL_FORMATS, STATE_BITS, level_words, page_bytes
+from octavo.kernels.variants import Attending, page_bytes
 
 __all__ = ["WIDE_HEAD_DIMS", "WideVariant", "choose_wide", "wide_from"]
 
@@ -32,15 +32,9 @@ def wide_from(head_dim: int) -> int:
 
 
 @dataclass(frozen=True)
-class WideVariant:
-    """One compiled kernel: `stages` tiles of unpacked pages, `ahead` packed ones on their way."""
+class WideVariant(Attending):
+    """One compiled wide kernel: `stages` tiles of unpacked pages, `ahead` packed ones on their way."""
 
-    k: str
-    v: str
-    head_dim: int
-    centred: bool = False
-    softcap: bool = False
-    half: bool = False
     stages: int = 3
     ahead: int = 3
 
@@ -48,29 +42,14 @@ class WideVariant:
 
     def defines(self) -> dict[str, int]:
         """Macros of the compilation."""
-        return {
-            "KF": KERNEL_FORMATS.index(self.k),
-            "VF": KERNEL_FORMATS.index(self.v),
-            "HD": self.head_dim,
-            "CENTRED": int(self.centred),
-            "SOFTCAP": int(self.softcap),
-            "HALF": int(self.half),
-            "STAGES": self.stages,
-            "AHEAD": self.ahead,
-            "SHARED_BYTES": self.shared_bytes,
-        } | level_words()
+        return super().defines() | {"STAGES": self.stages, "AHEAD": self.ahead}
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA; cuda/wide.cu checks that it is enough."""
         packed = page_bytes(self.k, self.head_dim, self.centred) + page_bytes(self.v, self.head_dim, False)
-        tables = sum(128 << STATE_BITS[f] for f in {self.k, self.v} if f in STATE_BITS)
-        return (
-            self.stages * 4 * PAGE * self.head_dim
-            + self.ahead * packed
-            + tables
-            + 8 * (2 * self.stages + self.ahead)
-        )
+        tiles, bars = self.stages * 4 * PAGE * self.head_dim, 8 * (2 * self.stages + self.ahead)
+        return tiles + self.ahead * packed + self.table_bytes + bars
 
 
 def choose_wide(k: str, v: str, head_dim: int, *, shared_limit: int, **settings: bool) -> WideVariant:

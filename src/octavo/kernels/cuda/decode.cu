@@ -85,8 +85,8 @@ decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, cons
   if (mine.begin >= mine.end) return;
   const Pool pool = {k, v, k16, v16, heads};
   stage_constants(shared);
-  if constexpr (is_trellis(KF)) stage_table<KF>(shared + S_KTABLE, ktable);
-  if constexpr (is_trellis(VF)) stage_table<VF>(shared + S_VTABLE, vtable);
+  stage_table<KF>(shared + S_KTABLE, ktable, 32 * WARPS);
+  stage_table<VF>(shared + S_VTABLE, vtable, 32 * WARPS);
   const u32 bars = shared_address(shared) + S_BARS + 16 * STAGES * warp;
   u8* ring = shared + S_RING + warp * WARP_BYTES;
 #if BULK
@@ -95,75 +95,66 @@ decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, cons
   __syncwarp();
 #endif
   Stage at = {0, 0};
-  int run = find_run(runs, all.x, lines, mine.begin);
-  for (u32 start = mine.begin, end = mine.end; start < end; run++) {
-    const int4 span = runs[run];
-    const u32 length = span.y + PAD, before = (u32)(span.w - span.y + PAD * run) * lines;
-    for (int line = (int)((start - before) / length); line < lines && start < end; line++) {
-      const u32 first = before + (u32)line * length + PAD;
-      const int from = max((int)(start - first), 0), to = (int)min((u32)span.y, (u32)max((int)(end - first), 0));
-      start = first + span.y;
-      if (from >= to) continue;
-      const Feed feed = {shared_address(ring), bars, pool, addresses + span.x, line / SLICES, line % SLICES, lane};
-      int page = from + warp;
-      const int code = warp < ROWS ? rows[run * TILE + warp] : -1;
-      const int soonest = page < to ? feed.pages[page] : 0;
-      const Asked asked = {q, q_token, q_head, feed.head * group, sees};
-      const int2 sight = asked.sight(code);
-      Stage fill = at;
-      feed.keys(fill.index, soonest, page < to);
-      feed.values(fill.index, soonest, page < to);
-      wait_for_previous();  // so far only the plan and packed pages were read
-      for (int row = warp; row < ROWS; row += WARPS) {
-        const int one = row == warp ? code : rows[run * TILE + row];
-        u16 bits[D / 32];
-        asked.read(one, lane, bits);
-        stage_query(shared, row, bits, row == warp ? sight : asked.sight(one), scale, lane);
-      }
-      MARK(1);
-      __syncthreads();
-      Query query;
-      load_query(query, shared, lane);
-      Constants kc, vc;
-      load_constants(shared, lane, kc, vc);
-      const Row row = bounds_of(shared, scale, cap);
-      Sums s;
-      clear(s);
-      // The other stages are asked for behind every warp's first: all warps then start early.
-#pragma unroll
-      for (int i = 1; i < STAGES; i++) {
-        next(fill, STAGES);
-        const bool some = page + i * WARPS < to;
-        const int address = some ? feed.pages[page + i * WARPS] : 0;
-        feed.keys(fill.index, address, some);
-        feed.values(fill.index, address, some);
-      }
-      int address = soonest;
-      int ahead = page + STAGES * WARPS < to ? feed.pages[page + STAGES * WARPS] : 0;
-      MARK(2);
-      bool plain = false;  // read in a loop of their own: within this one they would cost it its registers
-      for (int since = 0; page < to; page += WARPS) {
-        const int following = page + WARPS < to ? feed.pages[page + WARPS] : 0;
-        const int farther = page + (STAGES + 1) * WARPS < to ? feed.pages[page + (STAGES + 1) * WARPS] : 0;
-        const bool more = page + STAGES * WARPS < to;
-        if (address >= 0) {
-          read_packed(feed, row, query, kc, vc, shared, ring, s, at, address, ahead, more, span.z + PAGE * page);
-          if (V_COARSE && ++since == 16) { settle(s); since = 0; }
-        } else {
-          plain = true;
-          feed.skip(at.index, ahead, more);
-        }
-        next(at, STAGES);
-        address = following;
-        ahead = farther;
-      }
-      if (plain)
-        for (page = from + warp; page < to; page += WARPS)
-          if (feed.pages[page] < 0) read_plain(feed, row, shared, s, feed.pages[page], span.z + PAGE * page);
-      MARK(4);
-      const i64 slot = (i64)run * lines + line + blockIdx.x;
-      store_part(shared, ring, s, warp, lane, parts + slot * ROWS * VD, parts_ml + slot * ROWS);
-      MARK(5);
+  each_segment<PAD>(runs, all.x, lines, mine, [&](const int run, const int line, const int4& span, const int from, const int to) {
+    const Feed feed = {shared_address(ring), bars, pool, addresses + span.x, line / SLICES, line % SLICES, lane};
+    int page = from + warp;
+    const int code = warp < ROWS ? rows[run * TILE + warp] : -1;
+    const int soonest = page < to ? feed.pages[page] : 0;
+    const Asked asked = {q, q_token, q_head, feed.head * group, sees};
+    const int2 sight = asked.sight(code);
+    Stage fill = at;
+    feed.keys(fill.index, soonest, page < to);
+    feed.values(fill.index, soonest, page < to);
+    wait_for_previous();  // so far only the plan and packed pages were read
+    for (int row = warp; row < ROWS; row += WARPS) {
+      const int one = row == warp ? code : rows[run * TILE + row];
+      u16 bits[D / 32];
+      read_row(asked, one, lane, bits);
+      stage_query(shared, row, bits, row == warp ? sight : asked.sight(one), scale, lane);
     }
-  }
+    MARK(1);
+    __syncthreads();
+    Query query;
+    load_query(query, shared, lane);
+    Constants kc, vc;
+    load_constants(shared, lane, kc, vc);
+    const Row row = bounds_of(shared, scale, cap);
+    Sums s;
+    clear(s);
+    // The other stages are asked for behind every warp's first: all warps then start early.
+#pragma unroll
+    for (int i = 1; i < STAGES; i++) {
+      next(fill, STAGES);
+      const bool some = page + i * WARPS < to;
+      const int address = some ? feed.pages[page + i * WARPS] : 0;
+      feed.keys(fill.index, address, some);
+      feed.values(fill.index, address, some);
+    }
+    int address = soonest;
+    int ahead = page + STAGES * WARPS < to ? feed.pages[page + STAGES * WARPS] : 0;
+    MARK(2);
+    bool plain = false;  // read in a loop of their own: within this one they would cost it its registers
+    for (int since = 0; page < to; page += WARPS) {
+      const int following = page + WARPS < to ? feed.pages[page + WARPS] : 0;
+      const int farther = page + (STAGES + 1) * WARPS < to ? feed.pages[page + (STAGES + 1) * WARPS] : 0;
+      const bool more = page + STAGES * WARPS < to;
+      if (address >= 0) {
+        read_packed(feed, row, query, kc, vc, shared, ring, s, at, address, ahead, more, span.z + PAGE * page);
+        if (V_COARSE && ++since == 16) { settle(s); since = 0; }
+      } else {
+        plain = true;
+        feed.skip(at.index, ahead, more);
+      }
+      next(at, STAGES);
+      address = following;
+      ahead = farther;
+    }
+    if (plain)
+      for (page = from + warp; page < to; page += WARPS)
+        if (feed.pages[page] < 0) read_plain(feed, row, shared, s, feed.pages[page], span.z + PAGE * page);
+    MARK(4);
+    const i64 slot = (i64)run * lines + line + blockIdx.x;
+    store_part(shared, ring, s, warp, lane, parts + slot * ROWS * VD, parts_ml + slot * ROWS);
+    MARK(5);
+  });
 }

@@ -1,12 +1,7 @@
 // Packed pages on their way from device memory to shared memory.
 #pragma once
 #include "layout.cuh"
-
-struct Pool {
-  const u8 *k, *v;          // packed pages of this layer: [slots, heads, K_PAGE], [slots, heads, V_PAGE]
-  const u16 *k16, *v16;     // plain pages: [slots, heads, 64, D]
-  int heads;
-};
+#include "query.cuh"
 
 // Fills one warp's ring of stages: stage i holds the i-th, (i + STAGES)-th, ... of its pages.
 struct Feed {

@@ -76,6 +76,13 @@ template <int F> DEV void unpack(const u32* w, const u32 (&level)[4], u32 (&o)[8
   }
 }
 
+// Bytes of a trellis format's table in shared memory, and its way there from the levels.
+__host__ __device__ constexpr int table_bytes(int f) { return is_trellis(f) ? 128 << state_bits(f) : 0; }
+template <int F> DEV void stage_table(u8* to, const signed char* levels, int threads) {
+  if constexpr (is_trellis(F))
+    for (int i = threadIdx.x; i < table_bytes(F) / 4; i += threads) ((int*)to)[i] = levels[i / 32];
+}
+
 // Trellis: value n of a ring is table[bits n k .. n k + L). The table lies in shared memory once for each lane
 // (entry e of a lane at 128 e + 4 lane: no two lanes meet in a bank), a signed byte in each word.
 template <int F> DEV u32 look_up(const u32* w, int value, u32 lane_table) {

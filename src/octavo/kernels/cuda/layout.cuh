@@ -30,7 +30,6 @@ constexpr int VS_CODES = V_CODES / SLICES, VS_GAINS = V_GAINS / SLICES, VS_MINS 
 constexpr int K_STAGE = K_PACKED ? K_PAGE : 0;
 constexpr int V_STAGE = V_PACKED ? VS_CODES + VS_NEXT + VS_GAINS + VS_MINS : 0;
 
-__host__ __device__ constexpr int table_bytes(int f) { return is_trellis(f) ? 128 << state_bits(f) : 0; }
 constexpr int S_KTABLE = 0, S_VTABLE = KF == VF ? 0 : table_bytes(KF);
 constexpr int S_HIGH = S_VTABLE + table_bytes(VF);
 constexpr int S_LOW = S_HIGH + ROWS * D, S_QUERY = S_LOW + (K_FINE ? ROWS * D : 0);

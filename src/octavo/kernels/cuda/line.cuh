@@ -27,16 +27,17 @@ DEV int find_run(const int4* runs, int count, int lines, u32 begin, int pad = PA
 }
 
 // Calls work(run, line, its span, pages [from, to) of it) for every segment in the stretch.
-template <class Work> DEV void each_segment(const int4* runs, int count, int lines, Stretch mine, int pad, Work work) {
+template <int pad, class Work> DEV void each_segment(const int4* runs, int count, int lines, const Stretch& mine, const Work& work) {
   int run = find_run(runs, count, lines, mine.begin, pad);
-  for (u32 start = mine.begin; start < mine.end; run++) {
+  for (u32 start = mine.begin, end = mine.end; start < end; run++) {
     const int4 span = runs[run];
     const u32 length = span.y + pad, before = (u32)(span.w - span.y + pad * run) * lines;
-    for (int line = (int)((start - before) / length); line < lines && start < mine.end; line++) {
+    for (int line = (int)((start - before) / length); line < lines && start < end; line++) {
       const u32 first = before + (u32)line * length + pad;
-      const int from = max((int)(start - first), 0), to = (int)min((u32)span.y, (u32)max((int)(mine.end - first), 0));
+      const int from = max((int)(start - first), 0), to = (int)min((u32)span.y, (u32)max((int)(end - first), 0));
       start = first + span.y;
-      if (from < to) work(run, line, span, from, to);
+      if (from >= to) continue;
+      work(run, line, span, from, to);
     }
   }
 }

@@ -5,19 +5,11 @@
 #include "scores.cuh"
 #include "values.cuh"
 
-struct Asked {  // who asks, and for what
-  const u16* q;
-  i64 token, head;  // strides
-  int first;        // head of the group
-  const int2* sees;
-
-  DEV void read(int code, int lane, u16 (&bits)[D / 32]) const {  // code: token << 8 | head of the group, or -1 for none
-    const u16* query = q + (code >> 8) * token + (first + (code & 255)) * head;
+DEV void read_row(const Asked& asked, int code, int lane, u16 (&bits)[D / 32]) {
+  const u16* row = asked.row(code);
 #pragma unroll
-    for (int i = 0; i < D / 32; i++) bits[i] = code < 0 ? (u16)0 : query[32 * i + lane];
-  }
-  DEV int2 sight(int code) const { return code < 0 ? make_int2(0, 0x7FFFFFFF) : sees[code >> 8]; }
-};
+  for (int i = 0; i < D / 32; i++) bits[i] = code < 0 ? (u16)0 : row[32 * i + lane];
+}
 
 // One row of queries, as int8 in operand order and as it came, with its scale and the tokens it may see.
 DEV void stage_query(u8* shared, int row, const u16 (&bits)[D / 32], int2 sees, float scale, int lane) {
@@ -55,10 +47,6 @@ DEV void stage_query(u8* shared, int row, const u16 (&bits)[D / 32], int2 sees, 
   }
 }
 
-template <int F> DEV void stage_table(u8* to, const signed char* table) {
-  for (int i = threadIdx.x; i < 32 << state_bits(F); i += 32 * WARPS) ((int*)to)[i] = table[i / 32];
-}
-
 DEV void hide(const u8* shared, int lane, int first, float (&score)[R][8][2]) {
   const int *from = (const int*)(shared + S_FROM), *to = (const int*)(shared + S_TO);
 #pragma unroll
@@ -93,10 +81,7 @@ DEV void soften(float (&score)[R][8][2], Sums& s) {
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         const u32 bit = 1u << (2 * r + e);
-        float rise = max_tokens(most[r][e]);
-        if (!(s.empty & bit)) rise = fmaxf(rise, 0.f);
-        if (!(rise > NONE)) rise = 0.f;
-        else s.empty &= ~bit;
+        const float rise = rise_of(max_tokens(most[r][e]), s.empty, bit);
         const float fade = exp2_(-fmaxf(rise, 0.f));
         s.top[r][e] += rise;
         s.sum[r][e] *= fade;

@@ -73,7 +73,7 @@ unpack(const u8* __restrict__ packed, const u16* __restrict__ plain, const int* 
   extern __shared__ __align__(128) u8 shared[];
   const int lane = threadIdx.x & 31;
   if constexpr (is_trellis(FORMAT)) {
-    for (int i = threadIdx.x; i < 32 << state_bits(FORMAT); i += 256) ((int*)shared)[i] = levels[i / 32];
+    stage_table<FORMAT>(shared, levels, 256);
     __syncthreads();
   }
   const u32 table = shared_address(shared) + 4 * lane;
