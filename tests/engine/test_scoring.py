@@ -21,8 +21,8 @@ ENDS = [(tokens, max(0, len(tokens) - 9)) for tokens, _ in ALL]
 
 
 def alone(engine: Engine, tokens: list[int], wanted: int) -> torch.Tensor:
-    parts = [hidden[max(0, wanted - start) :] for start, hidden in engine.score(tokens, wanted=wanted)]
-    return torch.cat(parts)
+    """By the other way: a row on private pages, whatever is wanted."""
+    return torch.cat([hidden[0] for _, hidden in engine.score_rows([tokens])])[wanted:]
 
 
 def together(engine: Engine, texts: Texts, **settings: Any) -> list[torch.Tensor]:

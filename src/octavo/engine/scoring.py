@@ -16,10 +16,8 @@ from octavo.engine.scoring_batch import ScoringBatch
 from octavo.engine.sequence import Sequence
 from octavo.errors import InvalidRequest
 from octavo.formats.base import PAGE
-from octavo.pages.ledger import Ledger
-from octavo.pages.prefix import page_keys
 
-__all__ = ["Scoring", "score"]
+__all__ = ["Scoring"]
 
 Shown = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Is shown layer, q [T, H, D], k and v [T, G, D] after RoPE."""
@@ -43,16 +41,14 @@ class Scoring:
         `wanted` need not come: then pages are shared, and what the pool already has of them is not computed
         again.
         """
-        self._check_open()
-        found = score(self._core, [self._intake.scored(tokens, chunk, wanted)], chunk, wanted)
-        return ((start, hidden[0]) for start, hidden in found)
+        return ((start, hidden) for _, start, hidden in self.score_many([(tokens, wanted)], chunk=chunk))
 
     def score_rows(self, rows: Ids[Ids[int]], *, chunk: int = 64) -> Iterator[tuple[int, torch.Tensor]]:
         """`score` for several texts of one length side by side: (start, hidden states [W, n, hidden])."""
         self._check_open()
         if len({len(row) for row in rows}) != 1:
             raise InvalidRequest(f"rows are of one length, not {sorted({len(row) for row in rows})} tokens")
-        return score(self._core, [self._intake.scored(row, chunk, 0) for row in rows], chunk)
+        return score_rows(self._core, [self._intake.scored(row, chunk, 0) for row in rows], chunk)
 
     def score_many(
         self, texts: Ids[tuple[Ids[int], int]], *, chunk: int = 64
@@ -81,22 +77,13 @@ class Scoring:
         return self._core.runner.head(hidden)
 
 
-def score(
-    core: Core, rows: list[list[int]], chunk: int, wanted: int = 0
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """(start, hidden [W, n, hidden]) for each chunk of W rows of tokens; their pages are given back at the
-    end.
-
-    They are private if every token is wanted; else what lies before `wanted` may come from shared pages,
-    uncomputed.
-    """
+def score_rows(core: Core, rows: list[list[int]], chunk: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """(start, hidden [W, n, hidden]) for each chunk of W rows of tokens, on private pages that are given back at
+    the end."""
     check_chunk(core, chunk)
     ledger = core.memory.ledger
     sequences = [Sequence(next(core.ids), row, len(row), len(row), Sampling(), ledger.new()) for row in rows]
     try:
-        if wanted:
-            for sequence in sequences:
-                enter(ledger, sequence, wanted // PAGE)
         while pending := sequences[0].pending:
             n, start = min(chunk, pending), sequences[0].computed
             for sequence in sequences:
@@ -106,7 +93,7 @@ def score(
             moves = []
             for sequence in sequences:
                 sequence.computed += n
-                moves += ledger.settle(sequence.holding, sequence.tokens, start + n, share=wanted > 0)
+                moves += ledger.settle(sequence.holding, sequence.tokens, start + n, share=False)
             core.memory.seal(moves)
             yield start, hidden.view(len(rows), n, -1)
     finally:
@@ -130,12 +117,3 @@ def check_chunk(core: Core, chunk: int) -> None:
     """Whole pages where a chunk's pages are read as if packed."""
     if core.runner.attention.round_trip and chunk % PAGE:
         raise InvalidRequest(f"chunk is {chunk}; with all tokens quantised it must be a multiple of {PAGE}")
-
-
-def enter(ledger: Ledger, sequence: Sequence, pages: int) -> None:
-    """Read up to `pages` pages of the sequence's tokens from the pool, as far as it has them."""
-    keys = page_keys(ledger.root, sequence.tokens)
-    hits = ledger.match(keys, sequence.tokens, pages)
-    if hits:
-        ledger.adopt(sequence.holding, keys, sequence.tokens, hits)
-        sequence.computed = hits * PAGE
