@@ -80,9 +80,11 @@ class NotFinite(OctavoError):
     """The model computed infinities or NaN for one request; others go on."""
 
     def __init__(self, dtype: str, generated: int):
+        cause = f"its weights or activations overflow {dtype} on this prompt; try --dtype float32"
+        if dtype == "float32":
+            cause = "its weights hold infinities or NaN, or make them on this prompt; check the files"
         super().__init__(
-            f"the model's logits for token {generated + 1} of this answer are not finite: its weights or "
-            f"activations overflow {dtype} on this prompt; load it in another dtype (--dtype float32)"
+            f"the model's logits for token {generated + 1} of this answer are not finite: {cause}"
         )
 
 

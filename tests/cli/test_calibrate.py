@@ -96,3 +96,9 @@ def test_recipes_of_other_models_are_refused(
     byte_tokenizer(True).save_pretrained(tmp_path)
     ran = octavo("run", str(tmp_path), "-p", "Hello", "--recipe", recipe, "--memory", "8MB")
     assert ran.status == 2 and "was made for tiny-chat" in ran.err and "weights" in ran.err
+
+
+def test_a_place_that_cannot_be_written_is_told_first(octavo: Octavo, document: str, tmp_path: Path) -> None:
+    """Before a model is read: this one does not exist."""
+    ran = octavo("calibrate", "no/such", "--text", document, "-o", str(tmp_path / "no" / "r.toml"))
+    assert ran.status == 2 and "is no folder; make it first" in ran.err

@@ -114,3 +114,13 @@ def test_made_up_agents_have_the_length_asked_for() -> None:
     cast = made_up(Tokenizer(byte_tokenizer()), 12, 24)
     prompts = [tuple(a.prompt) for a in cast.agents]
     assert {len(p) for p in prompts} == {24} and len(set(prompts)) == 12
+
+
+def test_a_length_that_nobody_is_given_is_refused(
+    octavo: Octavo, model: str, document: str, tmp_path: Path
+) -> None:
+    questions = tmp_path / "agents.toml"
+    questions.write_text('[[agent]]\nname = "a"\nquestion = "Why?"\n')
+    asked = ("--questions", str(questions), "--suffix-tokens", "9")
+    ran = octavo("bench", "fanout", model, "--document", document, *asked)
+    assert ran.status == 2 and "--suffix-tokens is the length of made-up prompts" in ran.err

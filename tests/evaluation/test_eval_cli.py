@@ -201,3 +201,15 @@ def test_a_server_has_its_own_settings(option: tuple[str, str], capsys: pytest.C
     arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--lengths", "512", "--url", "http://x/v1"]
     status, _, said = run(capsys, *arguments, *option)
     assert status == 2 and f"{option[0]} is for an engine made here" in said
+
+
+@pytest.mark.parametrize("more", [(), ("--dca", "off")], ids=["auto", "off"])
+@pytest.mark.parametrize("option", [("--dca-chunk", "128"), ("--dca-mscale", "2")], ids=lambda o: o[0])
+def test_settings_of_attention_that_is_off_are_refused(
+    option: tuple[str, str], more: tuple[str, ...], capsys: pytest.CaptureFixture[str], text: Path
+) -> None:
+    kld = ["kld", "tiny", "--text", str(text), "--ctx", "128", "--tokens", "128", "--formats", "q4_0"]
+    for command in (kld, ["equivalence", "tiny", "--lengths", "1200", "--samples", "1"]):
+        status, _, printed = run(capsys, *command, *option, *more)
+        why = "--dca is off" if more else "tokens are within the"
+        assert status == 2 and f"{option[0]} would change nothing: " in printed and why in printed

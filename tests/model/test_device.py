@@ -46,3 +46,10 @@ def test_memory_that_is_no_size(memory: object) -> None:
 def test_text_that_is_no_unicode() -> None:
     with pytest.raises(InvalidRequest, match="character 2 of the text is half of a surrogate pair"):
         tiny_engine(chat=False).generate(["ab\ud800c"])
+
+
+@pytest.mark.parametrize("asked", [{"device": "meta"}, {"dtype": "bfloat16"}], ids=str)
+def test_a_loaded_model_stays_what_it_is(asked: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match=r"the model is loaded (on cpu|in float32), not"):
+        tiny_engine(**asked)
+    tiny_engine(device="cpu", dtype="f32")

@@ -12,7 +12,15 @@ from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params as chat_params
 from pydantic import ValidationError
 
-from octavo.errors import EngineStopped, InvalidRequest, OctavoError, Overloaded, PoolFull, UnsupportedModel
+from octavo.errors import (
+    EngineStopped,
+    InvalidRequest,
+    NotFinite,
+    OctavoError,
+    Overloaded,
+    PoolFull,
+    UnsupportedModel,
+)
 from octavo.server.chat import ChatBody
 from octavo.server.completions import CompletionBody
 from octavo.server.errors import not_valid
@@ -282,6 +290,7 @@ def test_every_documented_field_is_known(body: type[ChatBody], params: type) -> 
         (InvalidRequest("the prompt is odd"), 400, "invalid_value", None),
         (UnsupportedModel("no"), 400, "unsupported_model", None),
         (OctavoError("what"), 500, "engine_error", None),
+        (NotFinite("float16", 3), 500, "not_finite", None),
         (ZeroDivisionError("secret"), 500, "internal_error", None),
     ],
 )

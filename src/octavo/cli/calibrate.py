@@ -90,12 +90,15 @@ def command(
     recipe = starting_recipe(formats, budget, options)
     if output.suffix != ".toml":
         raise click.UsageError(f"the recipe is a TOML file; write -o {output.with_suffix('.toml')}")
-    from octavo.cli.eval_options import progress_on
+    if not output.parent.is_dir():
+        raise click.UsageError(f"{output.parent} is no folder; make it first, or write -o elsewhere")
+    from octavo.cli.eval_options import progress_on, used_dca
     from octavo.evaluation.recipes import make_recipe_file
     from octavo.evaluation.setup import open_bench
     from octavo.evaluation.windows import cut, read_text
 
     bench, status = open_bench(model, device=device, dtype=dtype, all_quantised=True), Status()
+    used_dca(bench, recipe, ctx)
     windows = cut(read_text(path, bench.loaded.tokenizer), ctx, tokens=tokens)
     made = make_recipe_file(
         bench,

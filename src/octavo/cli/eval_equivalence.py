@@ -15,6 +15,7 @@ from octavo.cli.eval_options import (
     make_recipes,
     out_folder,
     progress_on,
+    used_dca,
 )
 from octavo.cli.output import Status, json_option
 
@@ -56,7 +57,7 @@ def command(
     """Compare short greedy answers to needle prompts, token by token along the reference's own answer."""
     recipes = make_recipes(formats, options)
     bench = make_bench(model, options)
-    dca = bench.dual_chunk(recipes[0], max(lengths))
+    dca = used_dca(bench, recipes[0], max(lengths))
     from octavo.evaluation.equivalence import run_equivalence
     from octavo.evaluation.present import equivalence_report
     from octavo.evaluation.ruler import Fitter, Prompter, Sources, get_tasks

@@ -16,6 +16,7 @@ from octavo.cli.eval_options import (
     make_recipes,
     out_folder,
     progress_on,
+    used_dca,
 )
 from octavo.cli.output import Status, json_option
 
@@ -42,7 +43,10 @@ SERVED_CHUNK, QUANTISED_CHUNK = 64, 512
     "--all-quantised", is_flag=True, help="Read even the newest tokens as if packed, sliding layers too."
 )
 @click.option(
-    "--tokens", type=click.IntRange(1), metavar="N", help="Score at most this many tokens per window length."
+    "--tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Score whole windows of at most this many tokens together, but at least one.",
 )
 @click.option(
     "--chunk",
@@ -79,7 +83,7 @@ def command(
     from octavo.evaluation.windows import cut, read_text
 
     text = read_text(path, bench.loaded.tokenizer)
-    dca = bench.dual_chunk(recipes[0], max(ctx))
+    dca = used_dca(bench, recipes[0], max(ctx))
     folder, status = out_folder(options, "kld", model), Status()
     told = {"model": bench.loaded.identity, "tokenizer": text.tokens_sha256, "text": text.sha256}
     chunk = chunk or (QUANTISED_CHUNK if all_quantised else SERVED_CHUNK)

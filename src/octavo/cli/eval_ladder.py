@@ -16,6 +16,7 @@ from octavo.cli.eval_options import (
     make_recipes,
     out_folder,
     progress_on,
+    used_dca,
 )
 from octavo.cli.output import Status, json_option
 
@@ -83,7 +84,7 @@ def command(
     """
     recipes = make_recipes(formats, options)
     bench = make_bench(model, options)
-    dca = bench.dual_chunk(recipes[0], max(contexts) + max_tokens)
+    dca = used_dca(bench, recipes[0], max(contexts) + max_tokens)
     from octavo.evaluation.ladder_run import LadderRun
     from octavo.evaluation.present import ladder_report
     from octavo.evaluation.windows import read_text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from octavo.cli.options import RECIPE
+from octavo.cli.options import RECIPE, on_command_line
 from octavo.cli.output import Status, emit
 
 if TYPE_CHECKING:
@@ -178,6 +178,16 @@ def progress_on(status: Status) -> Callable[[str, int, int], None]:
         status.show(f"{what}  [{'#' * filled}{'.' * (20 - filled)}] {done}/{total}")
 
     return show
+
+
+def used_dca(bench: Bench, recipe: Recipe, tokens: int) -> dict[str, Any] | None:
+    """Dual Chunk Attention of engines for sequences of `tokens`; its settings are refused where it is off."""
+    dca = bench.dual_chunk(recipe, tokens)
+    if dca is None and (option := on_command_line("dca_chunk", "dca_mscale")):
+        trained = bench.loaded.shape.context
+        why = "--dca is off" if recipe.dca == "off" else f"{tokens} tokens are within the {trained} trained"
+        raise click.UsageError(f"{option} would change nothing: {why}; leave it out, or add --dca on")
+    return dca
 
 
 def finish(report: Report, folder: Path, document: dict[str, Any], as_json: bool) -> None:

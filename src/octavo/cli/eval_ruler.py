@@ -15,6 +15,7 @@ from octavo.cli.eval_options import (
     make_recipes,
     out_folder,
     progress_on,
+    used_dca,
 )
 from octavo.cli.eval_url import answerer_of, url_options
 from octavo.cli.output import Status, json_option
@@ -102,7 +103,7 @@ def command(
     chosen = get_tasks(names, sources, lambda text: len(source.tokenizer.encode(text, special=False)))
     run = RulerRun(chosen, lengths, samples, prompter, seed, progress_on(status))
     run.check()
-    dca = source.bench.dual_chunk(recipes[0], max(lengths)) if source.bench else None
+    dca = used_dca(source.bench, recipes[0], max(lengths)) if source.bench else None
     setup = source.setup(seed=seed, prompting="chat" if prompter.chat else "base", samples=samples, dca=dca)
     rows: list[dict[str, Any]] = []
     measures: list[Measure] = []

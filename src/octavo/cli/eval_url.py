@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from octavo.cli.eval_options import make_bench
-from octavo.cli.options import RECIPE
+from octavo.cli.options import RECIPE, on_command_line
 
 if TYPE_CHECKING:
     from octavo.evaluation.answers import Answerer
@@ -119,14 +118,10 @@ class Source:
 
 def refuse_engine_options() -> None:
     """What a server has settled for itself cannot be asked for here."""
-    context = click.get_current_context()
-    settled = {"formats", "device", "dtype", *RECIPE, "recipe"} & set(context.params)
-    asked = [p for p in context.command.params if p.name in settled]
-    for option in asked:
-        if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"{option.opts[-1]} is for an engine made here; with --url the server has its own setting"
-            )
+    if option := on_command_line("formats", "device", "dtype", "recipe", *RECIPE):
+        raise click.UsageError(
+            f"{option} is for an engine made here; with --url the server has its own setting"
+        )
 
 
 def answerer_of(model: str, options: dict[str, Any], *, tokens: int, batch: int) -> Source:

@@ -10,7 +10,7 @@ import click
 
 from octavo.cli.agents import Cast, made_up, read_agents
 from octavo.cli.answers import Answer, answer_all, load_document
-from octavo.cli.options import engine_options, make_engine
+from octavo.cli.options import engine_options, make_engine, on_command_line
 from octavo.cli.output import Status, emit, json_option, size, table
 from octavo.cli.text import read_text
 from octavo.errors import InvalidRequest
@@ -72,6 +72,8 @@ def command(
     With --questions the agents ask what that file says and their answers are shown; otherwise each gets a
     made-up private prompt of --suffix-tokens tokens and writes --max-tokens tokens.
     """
+    if questions and (option := on_command_line("suffix_tokens")):
+        raise click.UsageError(f"{option} is the length of made-up prompts; with --questions there are none")
     text = read_text(path)
     cast = read_agents(questions, agents) if questions else None
     with make_engine(model, options) as engine:

@@ -192,6 +192,16 @@ def given(options: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in names if options.get(name) not in (None, ())}
 
 
+def on_command_line(*names: str) -> str | None:
+    """The first of these parameters that was given on the command line, as it is spelled; else None."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in names and source is click.core.ParameterSource.COMMANDLINE:
+            return option.opts[-1]
+    return None
+
+
 def make_recipe(options: dict[str, Any]) -> Recipe:
     """The recipe that the cache options ask for: the file's, if there is one, with what was given beside it.
 

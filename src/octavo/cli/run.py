@@ -27,7 +27,7 @@ __all__ = ["command"]
     "prompts",
     multiple=True,
     metavar="TEXT",
-    help="What to ask; repeat it to ask several at once. Piped text is a prompt too.",
+    help="What to ask; repeat it to ask several at once. Without it piped text is the prompt.",
 )
 @click.option(
     "--document", "path", metavar="FILE", help="A text that all prompts are about; it is computed once."

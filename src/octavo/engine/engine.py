@@ -22,9 +22,8 @@ from octavo.engine.shelf import Shelf
 from octavo.engine.stats import Stats
 from octavo.engine.stream import Stream
 from octavo.errors import EngineStopped, InvalidRequest, OctavoError
-from octavo.model.device import find_device
 from octavo.model.digest import weights_digest
-from octavo.model.load import LoadedModel, load_model
+from octavo.model.load import LoadedModel, take_model
 from octavo.model.rope import fix_rope
 from octavo.recipe import Recipe
 from octavo.recipe.dca import resolve_dca
@@ -70,11 +69,7 @@ class Engine(Scoring):
         for name, value in {**sizes, "context": 1 if context is None else context}.items():
             if type(value) is not int or value < 1:
                 raise InvalidRequest(f"{name} is {value!r}; it must be a whole number, at least 1")
-        loaded = (
-            model
-            if isinstance(model, LoadedModel)
-            else load_model(model, device=find_device(device), dtype=dtype)
-        )
+        loaded = take_model(model, device=device, dtype=dtype)
         place = next(loaded.module.parameters()).device
         recipe = recipe or Recipe()
         check_recipe(recipe, loaded)

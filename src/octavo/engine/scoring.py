@@ -78,8 +78,7 @@ class Scoring:
 
 
 def score_rows(core: Core, rows: list[list[int]], chunk: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """(start, hidden [W, n, hidden]) for each chunk of W rows of tokens, on private pages that are given back at
-    the end."""
+    """(start, hidden [W, n, hidden]) of each chunk of W rows of tokens; the private pages are given back."""
     check_chunk(core, chunk)
     ledger = core.memory.ledger
     sequences = [Sequence(next(core.ids), row, len(row), len(row), Sampling(), ledger.new()) for row in rows]

@@ -101,6 +101,8 @@ class AsyncEngine:
             raise
         if document.error is not None:
             raise document.error
+        if not document.ready:
+            raise EngineStopped("the engine's thread broke before the document was ready")
         return document
 
     async def release(self, name: str) -> None:

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from octavo.errors import InvalidFile, UnknownName, UnsupportedModel, unknown
+from octavo.errors import InvalidFile, InvalidRequest, UnknownName, UnsupportedModel, unknown
 from octavo.model.describe import shape_of, text_config
+from octavo.model.device import find_device
 from octavo.model.digest import samples
 from octavo.model.quiet import quiet
 from octavo.model.refuse import COMPARED, TEXT_ONLY, refuse
@@ -24,7 +25,7 @@ from octavo.model.shape import ModelShape
 from octavo.model.source import resolve
 from octavo.model.tokenizer import Tokenizer
 
-__all__ = ["LoadedModel", "fingerprint", "inspect_model", "load_model", "shape_of"]
+__all__ = ["LoadedModel", "fingerprint", "inspect_model", "load_model", "shape_of", "take_model"]
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,23 @@ class LoadedModel:
     name: str
     identity: str
     source: Path | str
+
+
+def take_model(model: str | Path | LoadedModel, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:
+    """The model, loaded unless it is: then device and dtype must be those it has, where they are given."""
+    if not isinstance(model, LoadedModel):
+        return load_model(model, device=find_device(device), dtype=dtype)
+    place = next(model.module.parameters()).device
+    wanted = place if device == "auto" else find_device(device)
+    if (wanted.type, wanted.index or 0) != (place.type, place.index or 0):
+        raise InvalidRequest(
+            f"the model is loaded on {place}, not on {device}; load it there, or leave device out"
+        )
+    if dtype != "auto" and _SHORT.get(dtype, dtype) != model.shape.dtype:
+        raise InvalidRequest(
+            f"the model is loaded in {model.shape.dtype}, not in {dtype}; load it so, or leave dtype out"
+        )
+    return model
 
 
 def load_model(
