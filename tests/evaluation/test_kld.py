@@ -205,3 +205,19 @@ def test_the_control_is_the_run_with_q8_0(tmp_path: Path) -> None:
     replace(run, engine=watched).run(windows(count=1))  # type: ignore[arg-type]
     assert [r.pair for r in seen] == ["plain:plain", "q8_0:q8_0", "plain:plain", "q4_0:q4_0"]
     assert all(not r.rotate and r.exact_pages == 2 and r.recent == 0 for r in seen)
+
+
+@pytest.mark.parametrize(("chunk", "other"), [(64, 128), (192, 64), (512, 64), (128, 128)])
+def test_the_noise_floor_cuts_windows_elsewhere(chunk: int, other: int, tmp_path: Path) -> None:
+    """A chunk that holds the whole window, and one still larger, would compare a pass with itself."""
+    run = kld_run(tmp_path, all_quantised=True, chunk=chunk, noise_chunk=128)
+    assert run._other(192) == other
+    steps: list[tuple[str, int]] = []
+    engine = run.engine
+
+    def watched(recipe: Recipe, step: int) -> object:
+        steps.append((recipe.pair, step))
+        return engine(recipe, step)
+
+    replace(run, engine=watched, recipes=run.recipes[:1]).run(windows())  # type: ignore[arg-type]
+    assert steps[2] == ("plain:plain", other)

@@ -22,6 +22,7 @@ from octavo.evaluation.rows import RowFile, Summary, summarise
 from octavo.evaluation.sizes import bits_per_value, bytes_per_token
 from octavo.evaluation.validity import Validity, check_control, check_reference
 from octavo.evaluation.windows import Windows
+from octavo.formats.base import PAGE
 from octavo.model.shape import ModelShape
 from octavo.recipe import Recipe
 
@@ -89,9 +90,13 @@ class KldRun:
         if not validity.valid:
             return result
         plain = self._settings(k="plain", v="plain")
-        floor = self._row(plain, windows, base, identity, "noise_floor", chunk=self.noise_chunk)
+        floor = self._row(plain, windows, base, identity, "noise_floor", chunk=self._other(windows.ctx))
         rows = [self._row(recipe, windows, base, identity, recipe.pair) for recipe in self.recipes]
         return ContextResult(windows.ctx, windows.tokens, reference, validity, control, floor, rows)
+
+    def _other(self, ctx: int) -> int:
+        """`noise_chunk`; where `chunk` holds whole windows, one that cuts them, or nothing would differ."""
+        return self.noise_chunk if self.chunk < ctx else max(PAGE, ctx // 2 // PAGE * PAGE)
 
     def _settings(self, **formats: str) -> Recipe:
         return (self.recipes[0] if self.recipes else Recipe()).with_(**formats)
