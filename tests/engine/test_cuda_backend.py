@@ -190,6 +190,8 @@ def test_what_many_read_is_a_wide_run(
         assert gap(torch.stack(rows[answer.request]), exact[len(text) + len(question) - 1 : -1]) <= most
     engine.generate([random_tokens(50)], greedy(3))
     assert max(loads) > 0 == loads[-1]
+    keys = engine._core.graphs._graphs if fixture == "graphed" else {(True,), (False,)}  # type: ignore[union-attr]
+    assert {key[-1] for key in keys} == {True, False}, "a graph without wide runs launches none"
 
 
 def test_a_step_that_no_graph_has_room_for(graphed: Maker, monkeypatch: pytest.MonkeyPatch) -> None:

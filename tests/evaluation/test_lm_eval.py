@@ -162,3 +162,10 @@ def test_it_is_registered_and_runs_a_task(lm: OctavoLM, tmp_path: Any) -> None:
     best = [by_hand(f"Is {n} even?", " yes")[0] >= by_hand(f"Is {n} even?", " no")[0] for n in range(4)]
     right = [(0 if yes else 1) == n % 2 for n, yes in enumerate(best)]
     assert found["results"]["parity"]["acc,none"] == pytest.approx(sum(right) / 4)
+
+
+def test_a_continuation_over_several_chunks_counts_whole(lm: OctavoLM) -> None:
+    """Greedy only if it is in all of them."""
+    [(value, greedy)] = lm.loglikelihood([Request(("Once", f" {CONTEXT}"))], disable_tqdm=True)
+    wanted, same = by_hand("Once", f" {CONTEXT}")
+    assert len(CONTEXT) > 2 * 64 and value == pytest.approx(wanted, abs=2e-2) and greedy == same

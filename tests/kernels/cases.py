@@ -21,7 +21,7 @@ PACKED_SLOTS = 96
 @dataclass(frozen=True)
 class Shape:
     """What a kernel test varies. `lengths` of the sequences, query included; `queries` tokens of each;
-    `wide` query rows make a wide run."""
+    `wide` query rows make a wide run; `loud` queries are so many times larger, so that maxima keep rising."""
 
     k: str = "turbo4"
     v: str = "turbo4"
@@ -37,6 +37,7 @@ class Shape:
     sinks: bool = False
     dtype: torch.dtype = torch.bfloat16
     wide: int = 0
+    loud: float = 1.0
     seed: int = 0
 
 
@@ -141,7 +142,7 @@ def measure(shape: Shape, device: str = "cuda", *, spoil: float = 1.0) -> float:
     readers, positions = make_readers(shape, rng)
     poison(made, readers, positions)
     tokens, heads = len(positions), shape.kv_heads * shape.group
-    q = torch.randn(tokens, heads, shape.head_dim, device=device).to(shape.dtype)
+    q = (shape.loud * torch.randn(tokens, heads, shape.head_dim, device=device)).to(shape.dtype)
     scale, sinks = shape.head_dim**-0.5, torch.randn(heads, device=device) if shape.sinks else None
     plan = DevicePlan.holding(
         plan_items(readers, positions, shape.group, shape.window, wide=shape.wide), device

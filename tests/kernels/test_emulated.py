@@ -16,6 +16,9 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ compile
 TOLERANCE = 2e-2
 """Relative error of int8 arithmetic."""
 
+FLOAT = 4e-3
+"""The same of 16-bit arithmetic, outputs in bfloat16 included."""
+
 FEW = Shape(lengths=(1, 65, 300))
 AGENTS = Shape(lengths=(300,) * 5 + (65,), shared=3)
 CASES = {
@@ -24,6 +27,7 @@ CASES = {
     "a trellis in slices": Shape("turbo3_tcq", "turbo2_tcq", 256, lengths=(65, 200), queries=4),
     "minima, a window": Shape("q5_1", "q5_1", 64, lengths=(65, 300), window=100),
     "more rows than a tile share pages": AGENTS,
+    "maxima that rise": Shape("turbo8", "turbo8", lengths=(700,), loud=8.0),
     "eight bits and four, capped": replace(AGENTS, k="turbo8", v="q4_0", softcap=20.0),
 }
 
@@ -37,6 +41,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_kernels_emulated_equal_float64(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emulated.stand_in(monkeypatch, folder)
     assert measure(CASES[name], "cpu") < TOLERANCE
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("v", ["q5_0", "q5_1", "q8_0", "turbo8"])
+def test_a_second_product_leaves_what_sixteen_bits_round(
+    v: str, head_dim: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of probabilities against values whose own error is small; with one product it is 0.013 and more."""
+    emulated.stand_in(monkeypatch, folder)
+    assert measure(Shape("plain", v, head_dim, lengths=(700,)), "cpu") < FLOAT
 
 
 def test_a_wrong_scale_shows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,8 @@ CASES = {
     "a window": replace(ALONE, lengths=(400,), window=100),
     "a cap, sinks": replace(ALONE, softcap=20.0, sinks=True),
     "more rows than a tile": replace(ALONE, queries=50, lengths=(300, 90)),
+    "more pages than tiles": replace(ALONE, lengths=(1500,)),
+    "maxima that rise": replace(ALONE, lengths=(700,), loud=8.0),
     "float16": replace(ALONE, dtype=torch.float16),
 }
 FORMATS = {
@@ -64,7 +66,8 @@ def test_emulated_it_equals_float64(name: str, folder: Path, monkeypatch: pytest
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_warps_wait_for_all_they_need(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emulated.stand_in(monkeypatch, folder, seed)
-    assert measure(AGENTS, "cpu") < FLOAT
+    for shape in (AGENTS, CASES["more pages than tiles"]):
+        assert measure(shape, "cpu") < FLOAT
 
 
 @emulate

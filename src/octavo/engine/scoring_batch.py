@@ -103,6 +103,7 @@ class ScoringBatch:
     def _grant(self) -> tuple[list[Text], list[Grant]]:
         """A whole chunk each, as far as a step's tokens and the pool go. Raises PoolFull if nothing fits."""
         texts: list[Text] = []
+        grants: list[Grant] = []
         budget = max(self.core.scheduler.chunk, self.chunk)
         for text in list(self.running):
             n = min(self.chunk, text.sequence.pending)
@@ -117,9 +118,10 @@ class ScoringBatch:
                     self._put_back(self.running[-1])
                 else:
                     texts.append(text)
+                    grants.append(Grant(text.sequence, n))
                     budget -= n
                     break
-        return texts, [Grant(t.sequence, min(self.chunk, t.sequence.pending)) for t in texts]
+        return texts, grants
 
     def _put_back(self, text: Text) -> None:
         """There is no room: the youngest starts again later; what it told stays told."""

@@ -216,15 +216,12 @@ class AsyncEngine:
         self._route()
 
     def _route(self) -> None:
-        try:
-            self._stats = self.engine.stats()
-        except Exception as error:  # its counts contradict each other: no answer can be trusted any more
-            self.engine.close(EngineStopped(f"the engine stopped: {error}"))
         for delta in self.engine.unread():
             reader = self._readers.get(delta.request)
             if reader is not None:
                 reader.put(delta)
         self._tell_documents()
+        self._stats = self.engine.stats()
 
     def _tell_documents(self) -> None:
         for document, tell in self._awaited:

@@ -114,7 +114,7 @@ Count = Annotated[int, Field(ge=1)]
 TokenId = Annotated[int, Field(ge=0)]
 Stop = Annotated[
     list[Annotated[str, Field(min_length=1)]],
-    Field(max_length=MAX_STOPS, fail_fast=True),
+    Field(max_length=MAX_STOPS),
     BeforeValidator(as_list),
 ]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
