@@ -211,7 +211,6 @@ def test_the_control_is_the_run_with_q8_0(tmp_path: Path) -> None:
 def test_the_noise_floor_cuts_windows_elsewhere(chunk: int, other: int, tmp_path: Path) -> None:
     """A chunk that holds the whole window, and one still larger, would compare a pass with itself."""
     run = kld_run(tmp_path, all_quantised=True, chunk=chunk, noise_chunk=128)
-    assert run._other(192) == other
     steps: list[tuple[str, int]] = []
     engine = run.engine
 

@@ -21,8 +21,7 @@ from octavo.evaluation.protocols import Scorer
 from octavo.evaluation.rows import RowFile, Summary, summarise
 from octavo.evaluation.sizes import bits_per_value, bytes_per_token
 from octavo.evaluation.validity import Validity, check_control, check_reference
-from octavo.evaluation.windows import Windows
-from octavo.formats.base import PAGE
+from octavo.evaluation.windows import Windows, other_chunk
 from octavo.model.shape import ModelShape
 from octavo.recipe import Recipe
 
@@ -90,13 +89,10 @@ class KldRun:
         if not validity.valid:
             return result
         plain = self._settings(k="plain", v="plain")
-        floor = self._row(plain, windows, base, identity, "noise_floor", chunk=self._other(windows.ctx))
+        noise = other_chunk(windows.ctx, self.chunk, self.noise_chunk)
+        floor = self._row(plain, windows, base, identity, "noise_floor", chunk=noise)
         rows = [self._row(recipe, windows, base, identity, recipe.pair) for recipe in self.recipes]
         return ContextResult(windows.ctx, windows.tokens, reference, validity, control, floor, rows)
-
-    def _other(self, ctx: int) -> int:
-        """`noise_chunk`; where `chunk` holds whole windows, one that cuts them, or nothing would differ."""
-        return self.noise_chunk if self.chunk < ctx else max(PAGE, ctx // 2 // PAGE * PAGE)
 
     def _settings(self, **formats: str) -> Recipe:
         return (self.recipes[0] if self.recipes else Recipe()).with_(**formats)
@@ -232,10 +228,8 @@ def _tiles(engine: Scorer, hidden: Tensor) -> list[tuple[int, int]]:
 
 def reference_figures(base: Base) -> dict[str, float]:
     """Mean entropy in nats, and perplexity, of the reference."""
-    return {
-        "entropy": float(base.entropy().double().mean()),
-        "ppl": float(base.nll().double().mean().exp()),
-    }
+    entropy, nll = base.entropy().double().mean(), base.nll().double().mean()
+    return {"entropy": float(entropy), "ppl": float(nll.exp())}
 
 
 def row_figures(recipe: Recipe, row: RowFile, shape: ModelShape, reference_ppl: float) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from octavo.errors import InvalidFile, InvalidRequest
 from octavo.evaluation.protocols import TextTokenizer
+from octavo.formats.base import PAGE
 
-__all__ = ["Text", "Windows", "cut", "read_text"]
+__all__ = ["Text", "Windows", "cut", "other_chunk", "read_text"]
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,9 @@ def cut(text: Text, ctx: int, *, tokens: int | None = None) -> Windows:
 def _rows(text: Text, body: int, count: int) -> tuple[tuple[int, ...], ...]:
     parts: list[Sequence[int]] = [text.tokens[n * body : (n + 1) * body] for n in range(count)]
     return tuple((*text.prefix, *part) for part in parts)
+
+
+def other_chunk(ctx: int, chunk: int, wanted: int) -> int:
+    """A chunk length that cuts windows of `ctx` tokens elsewhere than `chunk` does: the one wanted, unless
+    `chunk` holds a whole window, where a larger one would cut nothing either."""
+    return wanted if chunk < ctx else max(PAGE, ctx // 2 // PAGE * PAGE)
