@@ -13,6 +13,8 @@ constexpr int KBITS = code_bits(KF), VBITS = code_bits(VF);
 constexpr int KSPAN = gain_span(KF, D), VSPAN = gain_span(VF, D);
 constexpr int KSPANS = D / KSPAN, VSPANS = VD / VSPAN, SPAN_STEPS = KSPAN / 32;
 constexpr bool K_FINE = KBITS == 8, V_FINE = needs_fine(VF);  // high + low int8 of queries, of probabilities
+// Each span's probabilities × gains are rounded against a peak of their own: what has no second product needs that.
+constexpr bool V_OWN_STEPS = gain_span(VF, D) < D && !V_FINE && !has_minimum(VF);
 constexpr bool V_COARSE = V_PACKED && !V_FINE && VSPANS == 1;  // one gain >= 0 a token: bf16 pairs will do
 constexpr float LOW = 1.f / 254.f;                        // one step of the low part in steps of the high
 

@@ -151,6 +151,34 @@ DEV void packed_values(const Constants& k, const u8* values, const u8* shared, i
   }
   const u8* gains = values + VS_CODES + VS_NEXT;
   float g[8];
+  if constexpr (V_OWN_STEPS) {
+#pragma unroll
+    for (int b = 0; b < VSPANS; b++) {
+      load_gains(gains + 128 * b, lane, g);
+#pragma unroll
+      for (int r = 0; r < R; r++) {
+        float x[8][2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          float peak = 1e-30f;
+#pragma unroll
+          for (int j = 0; j < 8; j++) {
+            x[j][e] = p[r][j][e] * g[j];
+            peak = fmaxf(peak, fabsf(x[j][e]));
+          }
+          peak = max_tokens(peak);
+          const float scale = 127.f * rcp_(peak);
+          w.step[r][e] = peak * (factor(VF) / 127.f);
+#pragma unroll
+          for (int j = 0; j < 8; j++) x[j][e] *= scale;
+        }
+        quantise(x, w.high[r], w.low[0]);
+        zero_levels(w.high[r], w.base[r]);
+      }
+      add_values(k, values, shared, lane, b, w, s);
+    }
+    return;
+  }
   if (VSPANS == 1) load_gains(gains, lane, g);
   else
 #pragma unroll
