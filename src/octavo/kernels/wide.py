@@ -37,19 +37,24 @@ class WideVariant(Attending):
 
     stages: int = 3
     ahead: int = 3
+    teams: int = 2
 
-    threads = 384
+    @property
+    def threads(self) -> int:
+        """Of a CTA: two groups of four warps read, `teams` of four unpack."""
+        return 128 * (2 + self.teams)
 
     def defines(self) -> dict[str, int]:
         """Macros of the compilation."""
-        return super().defines() | {"STAGES": self.stages, "AHEAD": self.ahead}
+        return super().defines() | {"STAGES": self.stages, "AHEAD": self.ahead, "TEAMS": self.teams}
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA; cuda/wide.cu checks that it is enough."""
         packed = page_bytes(self.k, self.head_dim, self.centred) + page_bytes(self.v, self.head_dim, False)
-        tiles, bars = self.stages * 4 * PAGE * self.head_dim, 8 * (2 * self.stages + self.ahead)
-        return tiles + self.ahead * packed + self.table_bytes + bars
+        keys, values = (PAGE + 8 * self.centred) * self.head_dim, (self.head_dim + 8) * PAGE
+        bars = 16 * (self.stages + self.ahead)
+        return 2 * self.stages * (keys + values) + self.ahead * packed + self.table_bytes + bars
 
 
 def choose_wide(k: str, v: str, head_dim: int, *, shared_limit: int, **settings: bool) -> WideVariant:
@@ -59,7 +64,7 @@ def choose_wide(k: str, v: str, head_dim: int, *, shared_limit: int, **settings:
             f"wide runs have no kernel for head_dim {head_dim}, only for {WIDE_HEAD_DIMS}; plan with wide=0"
         )
     variant = WideVariant(k, v, head_dim, **settings)
-    for stages, ahead in ((4, 4), (3, 3), (3, 2), (2, 2)):
+    for stages, ahead in ((4, 4), (3, 4), (3, 2), (2, 2)):
         fitted = replace(variant, stages=stages, ahead=ahead)
         if fitted.shared_bytes <= shared_limit:
             return fitted

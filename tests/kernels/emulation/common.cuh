@@ -45,6 +45,7 @@ inline bool __any_sync(u32, bool x) {
 
 #include "constants.h"  // types and numbers, as cuda/common.cuh has them
 
+DEV u32 kept(u32 x) { return x; }
 DEV u32 prmt(u32 a, u32 b, u32 select) {
   const uint64_t both = (uint64_t)b << 32 | a;
   u32 d = 0;

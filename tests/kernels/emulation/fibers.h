@@ -33,6 +33,7 @@ alignas(128) u8 shared[SHARED];
 static std::vector<Fiber> fibers;
 static std::vector<char*> stacks;
 static std::map<u32, Barrier> barriers;
+static std::map<int, std::pair<int, unsigned>> met;  // of a named barrier: who arrived, and turns so far
 static std::vector<Copy> copies;
 static ucontext_t scheduler;
 static Warp warps[32];
@@ -82,6 +83,7 @@ template <class Body> void run_block(Body& body) {
   static Body* running;
   running = &body;
   barriers.clear();
+  met.clear();
   copies.clear();
   exited = waiting = 0;
   memset(shared, 0xFF, SHARED);

@@ -15,6 +15,9 @@ constexpr int MAGIC_BITS = 0x4B400000;
 constexpr float MAGIC = 12582912.f;
 constexpr float NONE = -1e30f;  // maximum of no scores: finite, so that differences stay numbers
 
+// A number that stays in a register: the compiler keeps constants, and what it can make again, elsewhere and fetches them for
+// each use.
+DEV u32 kept(u32 x) { asm volatile("" : "+r"(x)); return x; }
 DEV u32 prmt(u32 a, u32 b, u32 select) {
   u32 d;
   asm("prmt.b32 %0,%1,%2,%3;" : "=r"(d) : "r"(a), "r"(b), "r"(select));

@@ -21,14 +21,14 @@ template <int F, bool APART> struct PageOf {
 
 struct Place { int token, channel; };
 // Of eight neighbouring channels, group g < 8 of a lane's part of keys.
-DEV Place key_place(int lane, int part, int g) {
+__host__ __device__ constexpr Place key_place(int lane, int part, int g) {
   const int n = 64 * part + 8 * g, j = n / (D / 4), s = n % (D / 4) / 8, c = lane / 4;
   return {16 * (c / 2) + c % 2 + 2 * j, 32 * s + 8 * (lane % 4)};
 }
 // Of a lane's part of values: 16 tokens and 4 channels from here on.
-DEV Place value_place(int lane, int part) { return {16 * (lane % 4), 32 * part + 4 * (lane / 4)}; }
+__host__ __device__ constexpr Place value_place(int lane, int part) { return {16 * (lane % 4), 32 * part + 4 * (lane / 4)}; }
 // Where a token's gain lies in its span.
-DEV int gain_place(int token) { return 8 * (token / 16 * 2 + token % 2) + token % 16 / 2; }
+__host__ __device__ constexpr int gain_place(int token) { return 8 * (token / 16 * 2 + token % 2) + token % 16 / 2; }
 
 // Word w of a lane: quads of all lanes alternate.
 DEV int word_at(int w, int lane) { return w / 4 * 512 + 16 * lane + w % 4 * 4; }
@@ -44,21 +44,26 @@ template <class P> DEV void load_words(const u8* codes, int lane, int part, u32 
 }
 
 struct Part { u32 words[2][8]; };
-template <class P> DEV void read_part(const u8* page, int lane, int part, u32 table, Part& p) {
-  u32 w[P::WORDS + 1];
-  load_words<P>(page, lane, part, w);
+// Words as load_words leaves them become bytes.
+template <class P> DEV void spread(const u32 (&w)[P::WORDS + 1], u32 table, Part& p) {
 #pragma unroll
   for (int u = 0; u < 2; u++) {
     if constexpr (is_trellis(P::CODE)) unpack_ring<P::CODE>(w + u * P::BITS, p.words[u], table);
     else if constexpr (P::CODE != PLAIN) {
-      u32 level[4];
+      u32 level[4] = {};
 #pragma unroll
-      for (int i = 0; i < 4; i++) level[i] = level_word<P::CODE>(i);
+      for (int i = 0; i < levels_of(P::CODE); i++) level[i] = kept(level_word<P::CODE>(i));
       unpack<P::CODE>(w + u * P::BITS, level, p.words[u]);
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) p.words[u][i] ^= P::FLIP;
   }
+}
+
+template <class P> DEV void read_part(const u8* page, int lane, int part, u32 table, Part& p) {
+  u32 w[P::WORDS + 1];
+  load_words<P>(page, lane, part, w);
+  spread<P>(w, table, p);
 }
 
 // As the middle of a float's mantissa byte b reads 32768 + b.

@@ -8,7 +8,8 @@ struct Pool {
   int heads;
 };
 
-// A code is token << 8 | head of the group, or -1 where there is no row.
+// A code is token << 8 | head of the group, or -1 where there is no row: that sees everything.
+constexpr int NO_ROW = 0x7FFFFFFF;
 struct Asked {  // who asks, and for what
   const u16* q;
   i64 token, head;  // strides
@@ -16,7 +17,7 @@ struct Asked {  // who asks, and for what
   const int2* sees;
 
   DEV const u16* row(int code) const { return q + (code >> 8) * token + (first + (code & 255)) * head; }
-  DEV int2 sight(int code) const { return code < 0 ? make_int2(0, 0x7FFFFFFF) : sees[code >> 8]; }
+  DEV int2 sight(int code) const { return code < 0 ? make_int2(0, NO_ROW) : sees[code >> 8]; }
 };
 
 // How far the reference of a row's exponents must rise for its largest score beyond it, `most`. Bit `bit` of `empty`: the
