@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -170,3 +172,24 @@ def test_start_tokens_are_found() -> None:
     assert tokenizer.encode("x", special=False) == [120]
     assert tokenizer.document("x", raw=True) == [BOS, 120]
     assert RAW.bos_id is None
+
+
+def test_threads_share_a_tokenizer() -> None:
+    """Whether control tokens count is a switch of the backend's, and answers are spelled meanwhile."""
+    tokenizer = Tokenizer(byte_tokenizer.__wrapped__(), eos_ids=(END,))
+
+    def count(control: bool) -> set[int]:
+        return {tokenizer._plain("a<|end|>" * 9, control=control).count(END) for _ in range(300)}
+
+    def spell(first: int) -> bytes:
+        return b"".join(tokenizer.token_bytes(token) for token in range(first, 256))
+
+    often = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            counts = list(pool.map(count, [True, False] * 2))
+            assert list(pool.map(spell, range(2))) == [bytes(range(n, 256)) for n in range(2)]
+    finally:
+        sys.setswitchinterval(often)
+    assert counts == [{9}, {0}] * 2

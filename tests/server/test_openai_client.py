@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -158,6 +160,28 @@ def test_echo(client: Any, stream: bool) -> None:
         for choice in chunk.choices:
             texts[choice.index] += choice.text
     assert texts == ["hi2 ", "a1 "]
+
+
+def test_a_long_prompt_is_spelled_beside_the_event_loop(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(tokens: object) -> str:
+        entered.set()
+        assert leave.wait(20)
+        return "hi"
+
+    monkeypatch.setattr(served.engine.tokenizer, "decode", slow)
+    monkeypatch.setattr(served.engine, "answer", lambda *_: "!")
+    with ThreadPoolExecutor(1) as pool:
+        echoed = pool.submit(served.complete, prompt=[104, 105], echo=True)
+        try:
+            assert entered.wait(5)
+            assert served.http.get("/health", timeout=5).status_code == 200
+        finally:
+            leave.set()
+        assert echoed.result().json()["choices"][0]["text"] == "hi!"
 
 
 def test_messages_become_what_templates_know(client: Any, served: Served) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from octavo.engine.sequence import Sequence
-from octavo.errors import OctavoError
+from octavo.errors import DocumentInUse, OctavoError, UnknownDocument
 from octavo.pages.ledger import Holding
 
-__all__ = ["Document"]
+__all__ = ["Document", "give_back"]
 
 
 @dataclass(eq=False)
@@ -68,3 +68,9 @@ class Document:
         else:  # what went wrong inside matters more than requests that still read the document
             with suppress(OctavoError):
                 self.release()
+
+
+def give_back(document: Document) -> None:
+    """Release a document nobody waits for any more, if it is still there and unused."""
+    with suppress(UnknownDocument, DocumentInUse):
+        document.release()

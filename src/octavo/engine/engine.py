@@ -15,7 +15,7 @@ from octavo.engine.intake import Intake, as_batch, usable_context
 from octavo.engine.lock import Lock
 from octavo.engine.look import take_stats
 from octavo.engine.memory import Memory
-from octavo.engine.request import collect
+from octavo.engine.request import Request, collect
 from octavo.engine.requests import Completion, Delta, Prompt, Sampling
 from octavo.engine.scoring import Scoring
 from octavo.engine.shelf import Shelf
@@ -124,10 +124,22 @@ class Engine(Scoring):
         self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False
     ) -> Document:
         """Queue a document; it is `ready` after some steps, or its `error` says why not."""
+        return self.begin(self.prepare_document(text, name=name, raw=raw))
+
+    def prepare_document(
+        self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False
+    ) -> Document:
+        """A document checked and tokenised, for `begin` to queue; no step waits for that."""
+        self._check_open()
+        sequence, raw = self._intake.document(text, raw=raw)
+        return self._shelf.make(sequence, raw, name, self._release)
+
+    def begin(self, document: Document) -> Document:
+        """Queue a prepared document; without a name it gets one."""
         with self._lock:
             self._check_open()
-            sequence, raw = self._intake.document(text, raw=raw)
-            return self._shelf.begin(sequence, raw, name, self._release)
+            self._shelf.begin(document)
+            return document
 
     def _release(self, document: Document) -> None:
         with self._lock:
@@ -144,12 +156,28 @@ class Engine(Scoring):
         raw: bool = False,
     ) -> int:
         """Queue one request and return its id; `step` runs it. Wrong input is refused here."""
+        return self.start(self.prepare(prompt, sampling, document=document, raw=raw))
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        document: Document | str | None = None,
+        raw: bool = False,
+    ) -> Request:
+        """A request checked and tokenised, for `start` to queue; no step waits for that."""
+        self._check_open()
+        if not isinstance(sampling, Sampling | None):
+            raise InvalidRequest(f"sampling is a {type(sampling).__name__}; it must be a Sampling")
+        held = self._shelf.find(document)
+        return self._intake.request(prompt, sampling or Sampling(), held, raw=raw)
+
+    def start(self, request: Request) -> int:
+        """Queue a prepared request and return its id."""
         with self._lock:
             self._check_open()
-            if not isinstance(sampling, Sampling | None):
-                raise InvalidRequest(f"sampling is a {type(sampling).__name__}; it must be a Sampling")
-            held = self._shelf.find(document)
-            request = self._intake.request(prompt, sampling or Sampling(), held, raw=raw)
+            self._shelf.check(request.document)
             self._core.start(request)
             return request.id
 
@@ -181,8 +209,9 @@ class Engine(Scoring):
         raw: bool = False,
     ) -> Stream:
         """Deltas of one request as they come; closing the stream aborts it. Input is checked at once."""
+        request = self.prepare(prompt, sampling, document=document, raw=raw)
         with self._lock:
-            id = self.submit(prompt, sampling, document=document, raw=raw)
+            id = self.start(request)
             self._inboxes[id] = deque()
             return Stream(id, self._inboxes[id], self.advance, self._abandon)
 

@@ -1,4 +1,5 @@
-"""The documents an engine holds, by name. Callers hold the engine's lock."""
+"""The documents an engine holds, by name. Callers hold the engine's lock, but to look: `held`, `find` and
+`make` need none."""
 
 from __future__ import annotations
 
@@ -24,19 +25,22 @@ class Shelf:
         """Documents that are ready."""
         return MappingProxyType({n: d for n, d in list(self.core.documents.items()) if d.ready})
 
-    def begin(
+    def make(
         self, sequence: Sequence, raw: bool, name: str | None, release: Callable[[Document], None]
     ) -> Document:
-        """Queue a document's prefill under `name`, or under the first free "document-n"."""
+        """A document that is not up yet."""
+        return Document(name or "", raw, sequence, release, self.core.memory.bytes_of)
+
+    def begin(self, document: Document) -> None:
+        """Queue a document's prefill under its name, or under the first free "document-n"."""
         taken = self.core.documents
         free = (f"document-{n}" for n in range(1, len(taken) + 2))
-        name = name or next(n for n in free if n not in taken)
+        name = document.name or next(n for n in free if n not in taken)
         if name in taken:
             raise InvalidRequest(f"a document named {name!r} exists; release it first or choose another name")
-        document = Document(name, raw, sequence, release, self.core.memory.bytes_of)
-        self.core.scheduler.add(sequence)
+        self.core.scheduler.add(document.sequence)
+        document.name = name
         taken[name] = document
-        return document
 
     def find(self, document: Document | str | None) -> Document | None:
         """The document meant, or UnknownDocument; None for None."""
@@ -50,6 +54,13 @@ class Shelf:
                 str(unknown("document", name, held)) if held else f"no document {name!r} is held"
             )
         return found
+
+    def check(self, document: Document | None) -> None:
+        """UnknownDocument where a document that was found before a prompt was tokenised has gone since."""
+        if document is not None and self.core.documents.get(document.name) is not document:
+            raise UnknownDocument(
+                f"document {document.name!r} was released before the request was queued; make it again"
+            )
 
     def release(self, document: Document) -> None:
         """Let a document go; DocumentInUse while requests read it."""

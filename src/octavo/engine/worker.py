@@ -1,7 +1,8 @@
 """AsyncEngine: the engine on a thread of its own, for servers.
 
-All calls into the engine happen on that thread, between steps, in the order they were made. Deltas travel
-back to the caller's event loop; nobody's wait holds up the batch.
+Text becomes tokens on a second thread, so that a long one holds up neither a step nor the caller's loop.
+Everything else happens on the engine's own, between steps. Requests and documents enter in the order of their
+calls; deltas travel back to the caller's event loop, and nobody's wait holds up the batch.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
-from octavo.engine.documents import Document
+from octavo.engine.documents import Document, give_back
 from octavo.engine.engine import Engine
 from octavo.engine.reader import Reader, post
 from octavo.engine.request import collect
 from octavo.engine.requests import Completion, Delta, Prompt, Sampling, Usage
 from octavo.engine.stats import Stats
-from octavo.errors import DocumentInUse, EngineStopped, UnknownDocument
+from octavo.errors import EngineStopped, UnknownDocument
 
 __all__ = ["AsyncEngine"]
 
@@ -35,6 +38,7 @@ class AsyncEngine:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._gate = threading.Lock()  # a command is taken before the thread ends, or refused
         self._over = False
+        self._tokenising = ThreadPoolExecutor(1, "octavo-tokenising")
         self._stats = engine.stats()
         self._readers: dict[int, Reader] = {}
         self._awaited: list[tuple[Document, Callable[[], None]]] = []
@@ -52,13 +56,15 @@ class AsyncEngine:
         """Deltas of one request; leaving or cancelling the iteration aborts it and frees its pages at
         once."""
         reader = Reader(asyncio.get_running_loop())
+        prepare = partial(self.engine.prepare, prompt, sampling, document=document, raw=raw)
+        request = await self._prepared(prepare)
 
-        def submit() -> int:
-            id = self.engine.submit(prompt, sampling, document=document, raw=raw)
+        def start() -> int:
+            id = self.engine.start(request)
             self._readers[id] = reader
             return id
 
-        id = await self._call(submit, undo=self._abandon)
+        id = await self._call(start, undo=self._abandon)
         try:
             while True:
                 delta = await reader.queue.get()
@@ -87,9 +93,10 @@ class AsyncEngine:
         """Prefill a document; other requests go on meanwhile."""
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
+        prepared = await self._prepared(partial(self.engine.prepare_document, text, name=name, raw=raw))
 
         def begin() -> Document:
-            document = self.engine.begin_document(text, name=name, raw=raw)
+            document = self.engine.begin(prepared)
             self._awaited.append((document, lambda: post(loop, ready.set)))
             return document
 
@@ -130,6 +137,14 @@ class AsyncEngine:
         await asyncio.to_thread(self._thread.join)
 
     # the caller's side
+
+    async def _prepared(self, prepare: Callable[[], T]) -> T:
+        """What `prepare` makes on the tokenising thread, one call after the other."""
+        with self._gate:
+            if self._over:
+                raise EngineStopped("the engine was closed")
+            work = asyncio.get_running_loop().run_in_executor(self._tokenising, prepare)
+        return await work
 
     async def _call(self, function: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Run `function` on the engine's thread; if the caller is gone by then, `undo` its result there."""
@@ -186,6 +201,7 @@ class AsyncEngine:
             self._route()
         with self._gate:
             self._over = True
+            self._tokenising.shutdown(wait=False)
         while not self._commands.empty():  # late callers hear EngineStopped from the engine itself
             command = self._commands.get()
             if command is not None:
@@ -232,9 +248,3 @@ class AsyncEngine:
     def _abandon(self, request: int) -> None:
         self.engine.abort(request)
         self._readers.pop(request, None)
-
-
-def give_back(document: Document) -> None:
-    """Release a document nobody waits for any more, if it is still there and unused."""
-    with suppress(UnknownDocument, DocumentInUse):
-        document.release()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PlainValidator, model_validator
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -75,10 +76,10 @@ class CompletionReply(Reply):
     prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
-    def __init__(self, body: CompletionBody, generation: Generation) -> None:
+    def __init__(self, body: CompletionBody, generation: Generation, echoes: list[str] | None) -> None:
         super().__init__(body, generation)
         self.logprobs = body.logprobs
-        self.echoes = echoes(body, generation.service) if body.echo else None
+        self.echoes = echoes
         self.begun: set[int] = set()
         self.offsets = [0] * len(generation.samples)
 
@@ -117,4 +118,6 @@ async def completions(request: Request) -> Response:
     generation = Generation(
         service, body.samples_wanted(), per_prompt=body.samples, document=body.document, raw=True
     )
-    return await respond(CompletionReply(body, generation), request)
+    # A long prompt of token ids takes a while to spell: not on the event loop.
+    texts = await run_in_threadpool(echoes, body, service) if body.echo else None
+    return await respond(CompletionReply(body, generation, texts), request)

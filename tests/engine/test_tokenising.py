@@ -1,0 +1,153 @@
+"""A text that takes long to tokenise holds up its own caller, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from octavo import AsyncEngine, Engine
+from octavo.errors import EngineStopped, InvalidRequest, UnknownDocument
+from tests.engine.helpers import greedy, live, random_tokens, tiny_engine
+from tests.engine.test_worker import PATIENCE, run, settled, until
+
+HUGE = "a text of many megabytes"
+
+
+class Slow:
+    """While `slow_to_read` lasts: `entered` once HUGE is being tokenised, which ends when `leave` is set."""
+
+    def __init__(self) -> None:
+        self.entered, self.leave = threading.Event(), threading.Event()
+
+
+@contextmanager
+def slow_to_read(engine: Engine) -> Iterator[Slow]:
+    slow, plain = Slow(), engine.tokenizer._plain
+
+    def tokens(text: str, *, control: bool = True) -> list[int]:
+        if HUGE in text:
+            slow.entered.set()
+            assert slow.leave.wait(PATIENCE)
+        return plain(text, control=control)
+
+    engine.tokenizer._plain = tokens  # type: ignore[method-assign]
+    try:
+        yield slow
+    finally:
+        slow.leave.set()
+        engine.tokenizer._plain = plain  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("what", ["request", "document", "behind a document"])
+def test_streams_go_on_meanwhile(what: str) -> None:
+    async def scenario(worker: AsyncEngine) -> None:
+        await worker.document("short", name="d")
+        stream = worker.stream([1, 2, 3], greedy(60))
+        await anext(stream)
+        with slow_to_read(worker.engine) as slow:
+            huge = asyncio.create_task(
+                worker.document(HUGE)
+                if what == "document"
+                else worker.generate(HUGE, greedy(1), document="d" if what != "request" else None)
+            )
+            await until(slow.entered.is_set)
+            got = [delta async for delta in stream]
+            assert got[-1].usage.completion_tokens == 60 and not huge.done()
+            slow.leave.set()
+            await huge
+
+    run(scenario)
+
+
+def test_steps_of_other_threads_go_on_meanwhile() -> None:
+    with tiny_engine() as engine, slow_to_read(engine) as slow:
+        thread = threading.Thread(target=lambda: engine.submit(HUGE))
+        thread.start()
+        assert slow.entered.wait(PATIENCE)
+        threading.Timer(5, slow.leave.set).start()
+        assert len(engine.generate([1, 2], greedy(5))[0].tokens) == 5
+        assert not slow.leave.is_set()
+        slow.leave.set()
+        thread.join()
+
+
+def test_requests_enter_in_the_order_of_their_calls() -> None:
+    async def scenario(worker: AsyncEngine) -> None:
+        with slow_to_read(worker.engine) as slow:
+            prompts = [HUGE, [1, 2], "short"]
+            calls = [asyncio.create_task(worker.generate(p, greedy(4), raw=True)) for p in prompts]
+            await until(slow.entered.is_set)
+            slow.leave.set()
+            ids = [(await call).request for call in calls]
+        assert ids == sorted(ids)
+
+    run(scenario)
+
+
+def test_refusals_come_in_the_order_they_always_did() -> None:
+    async def scenario(worker: AsyncEngine) -> None:
+        with pytest.raises(UnknownDocument):
+            await worker.generate("", document="nothing")
+        with pytest.raises(InvalidRequest, match="the prompt is empty"):
+            await worker.generate("")
+        await worker.document("text", name="d")
+        with pytest.raises(InvalidRequest, match="the document is empty"):
+            await worker.document("", name="d")
+        with pytest.raises(InvalidRequest, match="named 'd' exists"):
+            await worker.document("text", name="d")
+
+    run(scenario)
+
+
+def test_a_document_that_goes_meanwhile() -> None:
+    async def scenario(worker: AsyncEngine) -> None:
+        await worker.document("text", name="d")
+        with slow_to_read(worker.engine) as slow:
+            asking = asyncio.create_task(worker.generate(HUGE, document="d"))
+            await until(slow.entered.is_set)
+            await worker.release("d")
+            slow.leave.set()
+            with pytest.raises(UnknownDocument, match="'d' was released before the request was queued"):
+                await asking
+
+    run(scenario)
+
+
+def test_a_caller_that_goes_meanwhile_leaves_nothing() -> None:
+    async def scenario(worker: AsyncEngine) -> None:
+        with slow_to_read(worker.engine) as slow:
+            calls = [asyncio.create_task(worker.generate(HUGE, greedy(9))) for _ in range(2)]
+            calls.append(asyncio.create_task(worker.document(HUGE)))
+            await until(slow.entered.is_set)
+            for call in calls:
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+        await worker.generate(random_tokens(3), greedy(1))
+        await settled(worker)
+        assert live(worker.engine) == 0 and not worker.engine.documents
+        assert worker.stats().requests["finished"] == 1
+
+    run(scenario)
+
+
+def test_close_does_not_wait_for_it() -> None:
+    async def scenario(worker: AsyncEngine) -> None:
+        with slow_to_read(worker.engine) as slow:
+            call = asyncio.create_task(worker.generate(HUGE))
+            behind = asyncio.create_task(worker.generate("short"))
+            await until(slow.entered.is_set)
+            await worker.close()
+            with pytest.raises(EngineStopped):
+                await worker.generate("late")
+            assert not call.done()
+            slow.leave.set()
+            for waiting in (call, behind):
+                with pytest.raises(EngineStopped):
+                    await waiting
+
+    run(scenario)
