@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from octavo import AsyncEngine, Engine, Recipe, Sampling
+from octavo.engine.reader import Reader
 from octavo.engine.requests import Delta
 from octavo.errors import DocumentInUse, EngineStopped, InvalidRequest, PoolFull, UnknownDocument
 from tests.engine.helpers import audit_engine, greedy, live, random_tokens, tiny_engine
@@ -317,6 +318,23 @@ def test_an_internal_error_reaches_every_request(place: str, monkeypatch: pytest
             await worker.generate("x")
 
     run(scenario, tiny_engine(chunk=8))
+
+
+def test_statistics_count_what_has_been_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    async def scenario(worker: AsyncEngine) -> None:
+        put = Reader.put
+
+        def counting(self: Reader, delta: Delta) -> None:
+            counted.append(worker.stats().tokens["generated"])
+            put(self, delta)
+
+        monkeypatch.setattr(Reader, "put", counting)
+        await worker.generate("x", greedy(4))
+
+    run(scenario)
+    assert counted == [1, 2, 3, 4]
 
 
 def test_statistics_do_not_wait_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,12 +232,12 @@ class AsyncEngine:
         self._route()
 
     def _route(self) -> None:
-        for delta in self.engine.unread():
-            reader = self._readers.get(delta.request)
-            if reader is not None:
-                reader.put(delta)
+        deltas = self.engine.unread()
+        self._stats = self.engine.stats()  # first, so that whoever reads a delta finds it counted
+        for delta in deltas:
+            if delta.request in self._readers:
+                self._readers[delta.request].put(delta)
         self._tell_documents()
-        self._stats = self.engine.stats()
 
     def _tell_documents(self) -> None:
         for document, tell in self._awaited:
