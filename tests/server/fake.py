@@ -131,7 +131,7 @@ class FakeEngine:
                 self.generated += 1
                 done = finish is not None
                 yield Delta(
-                    request, piece, (ord(piece or "\0"),), usage, self._logprobs(piece, sampling), finish
+                    request, piece, (ord(piece or "\0"),), usage, self._logprobs(n, piece, sampling), finish
                 )
         finally:
             del self.running[request]
@@ -177,11 +177,11 @@ class FakeEngine:
         tail = self.tokenizer.decode(tokens)[-12:]
         return f"{len(tokens)} tokens, seed {sampling.seed}, ending in <{tail}>. Goodbye, héllo."
 
-    def _logprobs(self, piece: str, sampling: Sampling) -> tuple[TokenLogprob, ...]:
+    def _logprobs(self, n: int, piece: str, sampling: Sampling) -> tuple[TokenLogprob, ...]:
         if sampling.logprobs is None or not piece:
             return ()
-        others = [(ord("a") + n, chr(ord("a") + n), -1.0 - n) for n in range(sampling.logprobs)]
-        return (TokenLogprob(ord(piece), piece, -0.5, tuple(others)),)
+        others = [(ord("a") + k, bytes([ord("a") + k]), -1.0 - k) for k in range(sampling.logprobs)]
+        return (TokenLogprob(ord(piece), piece.encode(), -0.5, tuple(others), n),)
 
     async def document(
         self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False

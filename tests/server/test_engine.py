@@ -82,6 +82,23 @@ def test_samples_share_a_prompt(real: Served, client: Any) -> None:
         assert all(1 <= len(top) <= 3 for top in choice.logprobs.top_logprobs)
 
 
+def test_logprobs_lie_where_they_say(real: Served, client: Any) -> None:
+    """Random bytes: most characters are made of several tokens, or are none."""
+    asked = {"model": real.engine.name, "seed": 5, "temperature": 1.5, "max_tokens": 60}
+    chat = client.chat.completions.create(
+        **asked, messages=[{"role": "user", "content": "x"}], logprobs=True, top_logprobs=1
+    ).choices[0]
+    octets = [octet for entry in chat.logprobs.content for octet in entry.bytes or ()]
+    assert bytes(octets).decode(errors="replace") == chat.message.content
+    assert any(entry.token.startswith("\\x") for entry in chat.logprobs.content)
+    whole = client.completions.create(**asked, prompt="x", logprobs=1).choices[0]
+    for token, offset in zip(whole.logprobs.tokens, whole.logprobs.text_offset, strict=True):
+        assert token.startswith("bytes:") or whole.text[offset:].startswith(token)
+    chunks = list(client.completions.create(**asked, prompt="x", logprobs=1, stream=True))
+    offsets = [offset for chunk in chunks for offset in chunk.choices[0].logprobs.text_offset]
+    assert offsets == whole.logprobs.text_offset
+
+
 def test_client_gone_frees_pages(real: Served) -> None:
     before = live(real)
     body = {"model": real.engine.name, "prompt": TEXT, "max_tokens": 1000, "ignore_eos": True, "stream": True}

@@ -38,6 +38,7 @@ class Request:
             choice.token in tokenizer.eos_ids and not rules.ignore_eos
         ) or choice.token in rules.stop_token_ids
         text = "" if ends else self.output.add(choice.token)
+        offset = self.output.begun if ends else self.output.start
         finish: FinishReason | None = "stop" if ends or self.output.stopped else None
         full = not rules.context_shift and len(s.tokens) >= s.limit
         if finish is None and (full or s.generated == rules.max_tokens):
@@ -45,17 +46,21 @@ class Request:
         if finish and not self.output.stopped:
             text += self.output.flush()
             finish = "stop" if self.output.stopped else finish
-        return Delta(self.id, text, (choice.token,), self.usage(), self._logprobs(choice, tokenizer), finish)
+        logprobs = told(choice, offset, tokenizer)
+        return Delta(self.id, text, (choice.token,), self.usage(), logprobs, finish)
 
     def fail(self, finish: FinishReason, error: Exception | None = None) -> Delta:
         """The last word on a request that did not end by itself; text held back so far is released."""
         return Delta(self.id, self.output.flush(), (), self.usage(), (), finish, error)
 
-    def _logprobs(self, choice: Choice, tokenizer: Tokenizer) -> tuple[TokenLogprob, ...]:
-        if choice.logprob is None:
-            return ()
-        top = tuple((t, tokenizer.decode([t]), value) for t, value in choice.top)
-        return (TokenLogprob(choice.token, tokenizer.decode([choice.token]), choice.logprob, top),)
+
+def told(choice: Choice, offset: int, tokenizer: Tokenizer) -> tuple[TokenLogprob, ...]:
+    """The log-probability of a token that begins in character `offset` of the answer, if it was asked for."""
+    if choice.logprob is None:
+        return ()
+    top = tuple((token, tokenizer.token_bytes(token), value) for token, value in choice.top)
+    spelling = tokenizer.token_bytes(choice.token)
+    return (TokenLogprob(choice.token, spelling, choice.logprob, top, offset),)
 
 
 def collect(deltas: list[Delta]) -> Completion:

@@ -10,7 +10,17 @@ from typing import Any, Literal
 
 from octavo.errors import InvalidRequest
 
-__all__ = ["KEEP", "Completion", "Delta", "FinishReason", "Prompt", "Sampling", "TokenLogprob", "Usage"]
+__all__ = [
+    "KEEP",
+    "Completion",
+    "Delta",
+    "FinishReason",
+    "Prompt",
+    "Sampling",
+    "TokenLogprob",
+    "Usage",
+    "readable",
+]
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -113,12 +123,28 @@ def plain_numbers(rules: Sampling) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token, its text, its log-probability in nats, and the alternatives asked for, most likely first."""
+    """A token, its log-probability in nats, and the alternatives asked for, most likely first.
+
+    spelling  its bytes in UTF-8, perhaps only a part of a character; control tokens have none
+    top       alternatives: token, spelling, log-probability
+    offset    characters of the answer before the one in which it begins
+    """
 
     token: int
-    text: str
+    spelling: bytes
     logprob: float
-    top: tuple[tuple[int, str, float], ...] = ()
+    top: tuple[tuple[int, bytes, float], ...] = ()
+    offset: int = 0
+
+    @property
+    def text(self) -> str:
+        """Its text; the bytes of a part of a character are written \\xNN."""
+        return readable(self.spelling)
+
+
+def readable(spelling: bytes) -> str:
+    """A token's bytes as text; what is no whole character is written \\xNN, as OpenAI does."""
+    return spelling.decode(errors="backslashreplace")
 
 
 @dataclass(frozen=True)

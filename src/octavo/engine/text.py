@@ -17,6 +17,16 @@ class Output:
         self._held = ""
         self.stopped = False
 
+    @property
+    def begun(self) -> int:
+        """Characters so far: those held back and an unfinished one count too."""
+        return self._detokenizer.begun
+
+    @property
+    def start(self) -> int:
+        """The character in which the newest token begins."""
+        return self._detokenizer.start
+
     def add(self, token: int) -> str:
         """Text released by this token; sets `stopped` when a stop string was completed (it is cut off)."""
         return self._release(self._detokenizer.add(token))

@@ -82,15 +82,28 @@ def _rule(backend: Any) -> tuple[Callable[[str], bytes] | None, bool]:
 
 
 class Detokenizer:
-    """The text of one growing answer. Its leading space is kept: it may continue what came before."""
+    """The text of one growing answer. Its leading space is kept: it may continue what came before.
+
+    start   the character in which the newest token begins: parts of one character begin in the same
+    """
 
     def __init__(self, spelling: Spelling) -> None:
         self._spelling = spelling
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._whole = 0
+        self.start = 0
+
+    @property
+    def begun(self) -> int:
+        """Characters so far, an unfinished one included."""
+        return self._whole + bool(self._utf8.getstate()[0])
 
     def add(self, token: int) -> str:
         """The text that `token` completes; bytes of an unfinished character wait for the next one."""
-        return self._utf8.decode(self._spelling[token])
+        octets = self._spelling[token]
+        text = self._decode(octets[:1])  # goes on with an unfinished character, or breaks it and begins one
+        self.start = self.begun - bool(octets)
+        return text + self._decode(octets[1:])
 
     def extend(self, tokens: Iterable[int]) -> str:
         """`add` for several tokens."""
@@ -98,4 +111,9 @@ class Detokenizer:
 
     def flush(self) -> str:
         """What still waited: bytes that no token completed come out as U+FFFD."""
-        return self._utf8.decode(b"", final=True)
+        return self._decode(b"", final=True)
+
+    def _decode(self, octets: bytes, final: bool = False) -> str:
+        text = self._utf8.decode(octets, final)
+        self._whole += len(text)
+        return text

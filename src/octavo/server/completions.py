@@ -81,7 +81,6 @@ class CompletionReply(Reply):
         self.logprobs = body.logprobs
         self.echoes = echoes
         self.begun: set[int] = set()
-        self.offsets = [0] * len(generation.samples)
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         return self._choice(index, self._echo(index) + answer.text, answer)
@@ -95,8 +94,7 @@ class CompletionReply(Reply):
     def _choice(self, index: int, text: str, told: Answer | Delta) -> dict[str, Any]:
         logprobs = None
         if self.logprobs is not None:
-            logprobs = for_completion(told.logprobs, self.logprobs, self.offsets[index])
-            self.offsets[index] += sum(len(token.text) for token in told.logprobs)
+            logprobs = for_completion(told.logprobs, self.logprobs)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": told.finish}
 
     def _echo(self, index: int) -> str:
