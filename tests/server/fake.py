@@ -71,6 +71,7 @@ class FakeEngine:
     name: str = "org/fake"
     context: int = 4096
     max_requests: int = 64
+    max_waiting: int = 1024
     step_s: float = 0.0
     refuse: Exception | None = None
     crash: tuple[int, Exception] | None = None

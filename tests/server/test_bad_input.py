@@ -320,6 +320,16 @@ def test_queue_limit(served: Served) -> None:
     assert served.chat(n=5).status_code == 200
 
 
+def test_more_samples_than_the_queue_ever_takes(served: Served) -> None:
+    """To try again would be refused again: this is no 429."""
+    served.engine.max_waiting = 5
+    error(served.chat(n=6), 400, "n", "n is 6: 6 samples", "takes 5", "larger --max-waiting")
+    error(served.complete(prompt=["x"] * 3, n=2), 400, "n", "3 prompts with n=2: 6 samples", "takes 5")
+    error(served.complete(prompt=["x"] * 6), 400, "prompt", "6 prompts with n=1: 6 samples", "takes 5")
+    assert served.engine.seen == []
+    assert served.chat(n=5).status_code == served.complete(prompt=["x"] * 5).status_code == 200
+
+
 def test_no_chat_template(served: Served) -> None:
     served.engine.tokenizer.has_chat = False
     error(served.chat(), 400, "messages", "no chat template", "/v1/completions")

@@ -126,6 +126,14 @@ def test_looking_does_not_wait_for_the_work(real: Served) -> None:
             assert time.monotonic() - started < 5
 
 
+def test_the_queue_takes_as_many_samples_as_it_says() -> None:
+    engine = Engine(tiny_loaded("llama"), memory="16MB", max_sequences=1, max_waiting=4)
+    with running(engine, AsyncEngine(engine), grace_s=5) as served:
+        body = {"model": engine.name, "prompt": "x", "max_tokens": 2}
+        error(served.post("/v1/completions", body | {"n": 5}), 400, "n", "takes 4")
+        assert len(served.post("/v1/completions", body | {"n": 4}).json()["choices"]) == 4
+
+
 def test_refusals_of_the_engine(real: Served, client: Any) -> None:
     name = real.engine.name
     with pytest.raises(openai.BadRequestError, match="2048") as caught:

@@ -83,7 +83,7 @@ class Engine(Scoring):
         )  # fmt: skip
         self.name, self.tokenizer = loaded.name, loaded.tokenizer
         self.shape, self.recipe = loaded.shape, recipe
-        self.dca = dca
+        self.dca, self.max_waiting = dca, max_waiting
         beyond = dca is not None or (untrained and context is not None)
         self.context = usable_context(loaded.shape.context, context, pool.capacity if beyond else None)
         fix_rope(loaded.module, min(self.context, loaded.shape.context))

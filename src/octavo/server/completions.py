@@ -54,12 +54,16 @@ class CompletionBody(GenerationBody):
         if self.echo and self.logprobs is not None:
             message = "echo with logprobs is not implemented: a prompt's log-probabilities are not computed"
             raise invalid(message, code="unsupported_parameter", field="echo")
-        choices = len(self.prompt) * self.samples
+        choices = self.prompts * self.samples
         if choices > MAX_CHOICES:
-            prompts = f"{len(self.prompt)} prompts with n={self.samples}"
+            prompts = f"{self.prompts} prompts with n={self.samples}"
             message = f"{prompts} make {choices} choices; {MAX_CHOICES} fit one request"
             raise invalid(message, field="prompt")
         return self
+
+    @property
+    def prompts(self) -> int:
+        return len(self.prompt)
 
     def samples_wanted(self) -> list[Sample]:
         limit = self.max_tokens or DEFAULT_TOKENS

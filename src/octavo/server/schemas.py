@@ -166,6 +166,11 @@ class GenerationBody(Body):
         return self.n or 1
 
     @property
+    def prompts(self) -> int:
+        """How many prompts there are; each has `samples` of its own."""
+        return 1
+
+    @property
     def wants_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 

@@ -58,6 +58,18 @@ class Service:
             message = f"the model {name[:100]!r} is not served here; this server serves {self.model!r}"
             raise ApiError(404, message, code="model_not_found", param="model")
 
+    def check_queue(self, body: GenerationBody) -> None:
+        """400 when the queue never has room for all samples, which enter it together."""
+        wanted, most = body.prompts * body.samples, self.engine.max_waiting
+        if wanted > most:
+            asked = f"{body.prompts} prompts with n={body.samples}" if body.prompts > 1 else f"n is {wanted}"
+            message = (
+                f"{asked}: {wanted} samples enter the queue together, which takes {most}; ask for {most} or "
+                "fewer at a time, or start the server with a larger --max-waiting"
+            )
+            param = "n" if body.samples > 1 else "prompt"
+            raise ApiError(400, message, code="invalid_value", param=param)
+
     def find_document(self, name: str) -> Document:
         """The document, or 404 with the nearest name."""
         held = dict(self.engine.documents)
@@ -70,8 +82,9 @@ class Service:
         return held[name]
 
     def admit(self, body: GenerationBody, *, raw: bool) -> None:
-        """Checks what a schema cannot know: the model, the document and its kind, the vocabulary."""
+        """Checks what a schema cannot know: model, queue, vocabulary, the document and its kind."""
         self.check_model(body.model)
+        self.check_queue(body)
         self.check_tokens(body.token_ids(), "logit_bias or stop_token_ids")
         if body.document is None or self.is_raw(self.find_document(body.document)) == raw:
             return
