@@ -43,5 +43,11 @@ def test_a_taken_port_is_told(octavo: Octavo, model: str) -> None:
     assert refused.status == 1 and "another program does" in refused.err and "Traceback" not in refused.err
 
 
+def test_a_key_that_no_client_can_send_is_told(octavo: Octavo) -> None:
+    refused = octavo("serve", "no-such-model", "--port", "0", "--api-key", "schlüssel")
+    assert refused.status == 2 and "character 5 of 9 of the API key is not printable ASCII" in refused.err
+    assert "schl" not in refused.err
+
+
 def test_a_wrong_port_is_told(octavo: Octavo, model: str) -> None:
     assert octavo("serve", model, "--port", "70000").status == 2

@@ -75,7 +75,7 @@ def test_health_after_the_engine_broke(serving: Serving, stream: bool) -> None:
 
 
 def test_api_key(serving: Serving) -> None:
-    with serving(FakeEngine(), api_key="sésame") as served:
+    with serving(FakeEngine(), api_key="sesame") as served:
         assert served.http.get("/health").status_code == 200
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic sesame"}):
             response = httpx.get(f"{served.url}/v1/models", headers=headers)

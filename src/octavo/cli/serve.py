@@ -51,9 +51,11 @@ def command(
     """
     try:
         from octavo.server import serve
+        from octavo.server.gate import check_key
         from octavo.server.serve import bind
     except ImportError as error:
         raise OctavoError(f"the server needs {error.name}; pip install 'octavo[server]'") from error
+    check_key(api_key)
     bind(host, port).close()  # a port in use is said before the model is loaded
     limits = {"max_sequences": max_sequences, "max_waiting": max_waiting}
     settings = {name: value for name, value in limits.items() if value is not None}

@@ -18,7 +18,7 @@ from octavo.server.chat import chat_completions
 from octavo.server.completions import completions
 from octavo.server.documents import create_document, delete_document, list_documents, show_document
 from octavo.server.errors import ApiError, error_response
-from octavo.server.gate import Gate
+from octavo.server.gate import Gate, check_key
 from octavo.server.metrics import Metrics, metrics
 from octavo.server.models import health, list_models, show_model
 from octavo.server.ports import AsyncEngine, Engine
@@ -43,8 +43,10 @@ ROUTES = [
 def create_app(engine: Engine, worker: AsyncEngine, *, api_key: str | None = None) -> Starlette:
     """An ASGI application that serves `engine` through `worker`, which it closes when the server stops.
 
-    With `api_key` every path but /health wants "Authorization: Bearer KEY".
+    With `api_key` every path but /health wants "Authorization: Bearer KEY"; InvalidRequest for a key that
+    clients cannot send.
     """
+    check_key(api_key)
     service = Service(engine, worker, int(time.time()), Metrics(worker), api_key)
 
     @asynccontextmanager

@@ -10,15 +10,36 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.errors import EngineStopped
+from octavo.errors import EngineStopped, InvalidRequest
 from octavo.server.errors import ApiError, error_response
 from octavo.server.race import STOPPED
 from octavo.server.service import Service
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "check_key"]
 
 OPEN = ("/health",)
 """Paths that need no key."""
+
+
+def check_key(key: str | None) -> None:
+    """InvalidRequest for a key that clients cannot send; the message does not repeat it.
+
+    A header is bytes, and clients disagree on characters beyond ASCII: httpx, and with it the openai
+    package, refuses them, http.client writes Latin-1, curl what the terminal gives it. Spaces around a
+    header's value are lost.
+    """
+    if key is None:
+        return
+    if not key:
+        raise InvalidRequest("the API key is empty; choose one, or serve without")
+    odd = next((n for n, char in enumerate(key, 1) if not (char.isascii() and char.isprintable())), None)
+    if odd is not None:
+        raise InvalidRequest(
+            f"character {odd} of {len(key)} of the API key is not printable ASCII, which is all that every "
+            "HTTP client can send; choose letters, digits and signs such as - . _ ~"
+        )
+    if key != key.strip():
+        raise InvalidRequest("the API key begins or ends with a space, which HTTP drops; leave it out")
 
 
 class Gate:
