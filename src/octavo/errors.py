@@ -41,7 +41,11 @@ class OctavoError(Exception):
 
 
 class InvalidRequest(OctavoError, ValueError):
-    """The input of a call or a request is wrong."""
+    """The input of a call or a request is wrong; `field` is the argument at fault, if it is a single one."""
+
+    def __init__(self, message: str, *, field: str | None = None):
+        super().__init__(message)
+        self.field = field
 
 
 class UnknownName(InvalidRequest):

@@ -150,7 +150,8 @@ class FakeEngine:
             )
         if len(tokens) > self.context:
             raise PromptTooLong(
-                f"the prompt has {len(tokens)} tokens, the context {self.context}; shorten it"
+                f"the prompt has {len(tokens)} tokens, the context {self.context}; shorten it",
+                field="prompt",
             )
         if document is not None and document not in self.documents:
             raise UnknownDocument(f"no document {document!r}")
@@ -189,7 +190,8 @@ class FakeEngine:
     ) -> Document:
         name = name or f"doc-{next(self._ids)}"
         if name in self.documents:
-            raise InvalidRequest(f"a document {name!r} exists; choose another name or delete it")
+            message = f"a document {name!r} exists; choose another name or delete it"
+            raise InvalidRequest(message, field="name")
         await self._step(0)
         document = Document(name, len(text), raw)
         self.documents[name] = document

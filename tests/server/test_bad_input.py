@@ -97,8 +97,9 @@ def test_body_too_long(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"logit_bias": {"x": 1}}, "logit_bias.x", "token ids"),
         ({"logit_bias": {"-1": 1}}, "logit_bias.-1", "token ids"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5", "101"),
-        ({"logit_bias": {"256": 1}}, "logit_bias or stop_token_ids", "ids end at 255"),
-        ({"stop_token_ids": [999]}, "logit_bias or stop_token_ids", "999"),
+        ({"logit_bias": {"256": 1}}, "logit_bias", "ids end at 255"),
+        ({"stop_token_ids": [999]}, "stop_token_ids", "999"),
+        ({"keep": 128}, "keep", "without context_shift nothing is dropped"),
         ({"stream": "yes"}, "stream", "is 'yes'"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "needs stream: true"),
         ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage", "did you mean"),
@@ -308,8 +309,11 @@ def test_engine_errors(
 
 
 def test_too_long_prompt(served: Served) -> None:
-    told = error(served.complete(prompt="x" * 5000), 400, None, "5000 tokens", "4096")
+    told = error(served.complete(prompt="x" * 5000), 400, "prompt", "5000 tokens", "4096")
     assert told["code"] == "context_length_exceeded"
+    messages = [{"role": "user", "content": "x" * 5000}]
+    for stream in (False, True):
+        error(served.chat(messages=messages, stream=stream), 400, "messages", "tokens", "4096")
 
 
 def test_queue_limit(served: Served) -> None:

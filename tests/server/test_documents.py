@@ -58,7 +58,7 @@ def test_wrong_documents(served: Served, body: object, param: str, words: str) -
 
 def test_unknown_and_taken_names(served: Served) -> None:
     served.post("/v1/documents", {"text": "x", "name": "report"}).raise_for_status()
-    error(served.post("/v1/documents", {"text": "y", "name": "report"}), 400, None, "'report' exists")
+    error(served.post("/v1/documents", {"text": "y", "name": "report"}), 400, "name", "'report' exists")
     error(served.chat(document="reprot"), 404, "document", "did you mean 'report'?")
     error(served.http.delete("/v1/documents/reprot"), 404, "document", "did you mean 'report'?")
 

@@ -141,8 +141,19 @@ def test_refusals_of_the_engine(real: Served, client: Any) -> None:
     assert caught.value.code == "context_length_exceeded"
     error(real.post("/v1/completions", {"model": name, "prompt": [100000]}), 400, "prompt", "100000")
     real.post("/v1/documents", {"text": "x", "name": "twice"}).raise_for_status()
-    error(real.post("/v1/documents", {"text": "x", "name": "twice"}), 400, None, "'twice'")
+    error(real.post("/v1/documents", {"text": "x", "name": "twice"}), 400, "name", "'twice'")
     real.http.delete("/v1/documents/twice").raise_for_status()
+    long = "x" * 3000
+    error(real.post("/v1/documents", {"text": long}), 400, "text", "2048")
+    chat = {"model": name, "messages": [{"role": "user", "content": long}]}
+    error(real.post("/v1/chat/completions", chat), 400, "messages", "2048")
+    asked = {"model": name, "prompt": "x", "context_shift": True}
+    error(real.post("/v1/completions", asked), 400, "context_shift", "Dual Chunk Attention")
+    roles = [{"role": "assistant", "content": "x"}]
+    real.post("/v1/documents", {"text": "x", "name": "start"}).raise_for_status()
+    behind = {"model": name, "messages": roles, "document": "start"}
+    error(real.post("/v1/chat/completions", behind), 400, "messages", "first message is not the user's")
+    real.http.delete("/v1/documents/start").raise_for_status()
     assert client.completions.create(model=name, prompt="still here").choices[0].finish_reason in (
         "stop",
         "length",

@@ -4,7 +4,8 @@ queued."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -34,35 +35,32 @@ class Intake:
         """A request behind the document `held`, or on its own; without a seed it gets one."""
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(64))
-        for token in (*sampling.logit_bias, *sampling.stop_token_ids):
-            if not 0 <= token < self.shape.vocab:
-                raise InvalidRequest(
-                    f"token {token} does not exist; the model's ids run to {self.shape.vocab - 1}"
-                )
-        document_raw = held.raw if held else None
-        own = prompt_tokens(
-            self.tokenizer, prompt, raw=raw, document_raw=document_raw, vocab=self.shape.vocab
-        )
-        if not own:
-            raise InvalidRequest("the prompt holds no tokens; give at least one character or message")
-        base = held.sequence if held else None
-        tokens = [*(base.tokens if base else ()), *own]
-        if not sampling.context_shift:
-            self.check_length(len(tokens) + 1, "prompt and one new token")
+        self.check_tokens(sampling.logit_bias, "logit_bias")
+        self.check_tokens(sampling.stop_token_ids, "stop_token_ids")
+        base, document_raw = (held.sequence, held.raw) if held else (None, None)
+        vocab = self.shape.vocab
+        with blaming("prompt"):
+            own = prompt_tokens(self.tokenizer, prompt, raw=raw, document_raw=document_raw, vocab=vocab)
+            if not own:
+                raise InvalidRequest("the prompt holds no tokens; give at least one character or message")
+            tokens = [*(base.tokens if base else ()), *own]
+            if not sampling.context_shift:
+                self.check_length(len(tokens) + 1, "prompt and one new token")
         return Request(self._sequence(tokens, sampling, base), Output(self.tokenizer, sampling.stop), held)
 
     def document(self, text: str | Sequence[int], *, raw: bool) -> tuple[Tokens, bool]:
         """A document's sequence, and whether it is raw: token ids and models without a chat template are."""
         raw = raw or not isinstance(text, str) or not self.tokenizer.has_chat
-        if not isinstance(text, str) and not is_tokens(text):
-            raise InvalidRequest("a document is text or token ids")
-        if not len(text):
-            raise InvalidRequest("the document is empty; give at least one character")
-        if isinstance(text, str):
-            tokens = self.tokenizer.document(text, raw=raw)
-        else:
-            tokens = check_ids(text, self.shape.vocab)
-        self.check_length(len(tokens), "document")
+        with blaming("text"):
+            if not isinstance(text, str) and not is_tokens(text):
+                raise InvalidRequest("a document is text or token ids")
+            if not len(text):
+                raise InvalidRequest("the document is empty; give at least one character")
+            if isinstance(text, str):
+                tokens = self.tokenizer.document(text, raw=raw)
+            else:
+                tokens = check_ids(text, self.shape.vocab)
+            self.check_length(len(tokens), "document")
         sequence = self._sequence(tokens, Sampling(), None)
         sequence.pinned = True
         return sequence, raw
@@ -79,6 +77,15 @@ class Intake:
                 f"wanted is {wanted}; the rows of {len(tokens)} tokens are 0 to {len(tokens) - 1}"
             )
         return check_ids(tokens, self.shape.vocab)
+
+    def check_tokens(self, tokens: Iterable[int], field: str) -> None:
+        """Raise InvalidRequest for a token that the model does not have."""
+        last = self.shape.vocab - 1
+        for token in tokens:
+            if not 0 <= token <= last:
+                raise InvalidRequest(
+                    f"token {token} does not exist; the model's ids run to {last}", field=field
+                )
 
     def check_length(self, tokens: int, what: str) -> None:
         """Raise PromptTooLong for what can never fit the context or the pool."""
@@ -100,13 +107,24 @@ class Intake:
             keep = max(sampling.keep, len(base.tokens) if base else 0)
             check_shift(self.core.dca, self.shape, keep, limit)
             if sampling.max_tokens is None:
-                raise InvalidRequest("with context_shift an answer has no other end: give max_tokens")
+                message = "with context_shift an answer has no other end: give max_tokens"
+                raise InvalidRequest(message, field="max_tokens")
         elif sampling.max_tokens is not None:
             limit = min(limit, len(tokens) + sampling.max_tokens)
         holding = self.core.memory.ledger.new()
         sequence = Tokens(next(self.core.ids), tokens, len(tokens), limit, sampling, holding, base)
         sequence.keep = keep
         return sequence
+
+
+@contextmanager
+def blaming(field: str) -> Iterator[None]:
+    """What is refused inside, and names no field, names `field`."""
+    try:
+        yield
+    except InvalidRequest as error:
+        error.field = error.field or field
+        raise
 
 
 def usable_context(trained: int, asked: int | None, capacity: int | None) -> int:

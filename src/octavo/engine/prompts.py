@@ -53,7 +53,8 @@ def behind_document(tokenizer: Tokenizer, prompt: Prompt, raw: bool, document_ra
         made, asked = ("raw text", "a chat prompt") if document_raw else ("a chat", "a raw prompt")
         raise InvalidRequest(
             f"the document was made as {made} and cannot be followed by {asked}; make a second document with "
-            f"raw={not document_raw} or ask with raw={document_raw}"
+            f"raw={not document_raw} or ask with raw={document_raw}",
+            field="document",
         )
     return tokenizer.after_document(cast(Any, prompt), raw=raw)
 

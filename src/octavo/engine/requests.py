@@ -103,11 +103,12 @@ class Sampling:
             object.__setattr__(self, "stop", (self.stop,))
         for name, (holds, rule) in RULES.items():
             if not holds(getattr(self, name)):
-                raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be {rule}")
+                raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be {rule}", field=name)
         for name, value in plain_numbers(self).items():
             object.__setattr__(self, name, value)
         if self.keep != KEEP and not self.context_shift:
-            raise InvalidRequest(f"keep is {self.keep}, but without context_shift nothing is dropped")
+            message = f"keep is {self.keep}, but without context_shift nothing is dropped"
+            raise InvalidRequest(message, field="keep")
 
 
 def plain_numbers(rules: Sampling) -> dict[str, Any]:

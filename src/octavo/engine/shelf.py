@@ -37,7 +37,8 @@ class Shelf:
         free = (f"document-{n}" for n in range(1, len(taken) + 2))
         name = document.name or next(n for n in free if n not in taken)
         if name in taken:
-            raise InvalidRequest(f"a document named {name!r} exists; release it first or choose another name")
+            message = f"a document named {name!r} exists; release it first or choose another name"
+            raise InvalidRequest(message, field="name")
         self.core.scheduler.add(document.sequence)
         document.name = name
         taken[name] = document

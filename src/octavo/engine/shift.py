@@ -26,7 +26,8 @@ def check_shift(dca: DcaSettings | None, shape: ModelShape, keep: int, limit: in
     if dca is None:
         raise InvalidRequest(
             "context_shift needs Dual Chunk Attention, which leaves the pages that stay valid; start the "
-            "engine with dca on, or with a context beyond the trained length"
+            "engine with dca on, or with a context beyond the trained length",
+            field="context_shift",
         )
     parts = [f"{pinned(keep)} pinned ones (keep or a document, in whole pages)", f"a chunk of {dca.chunk}"]
     if widest(shape):
@@ -35,7 +36,8 @@ def check_shift(dca: DcaSettings | None, shape: ModelShape, keep: int, limit: in
     if limit < least:
         raise InvalidRequest(
             f"context_shift needs sequences of {least} tokens: {', '.join(parts)} and a page of {PAGE}; "
-            f"they hold {limit}. Raise --memory or the context, or take a smaller keep or --dca-chunk"
+            f"they hold {limit}. Raise --memory or the context, or take a smaller keep or --dca-chunk",
+            field="context_shift",
         )
 
 

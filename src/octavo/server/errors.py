@@ -91,9 +91,8 @@ def as_api_error(error: BaseException) -> ApiError:
         message = f"the server met an unforeseen {type(error).__name__}; its log has the traceback"
         return ApiError(500, message, code="internal_error", type="server_error")
     headers = {"Retry-After": str(kind.retry_s)} if kind.retry_s else {}
-    return ApiError(
-        kind.status, str(error), code=kind.code, type=kind.type, param=kind.param, headers=headers
-    )
+    param = error.field if isinstance(error, InvalidRequest) else kind.param
+    return ApiError(kind.status, str(error), code=kind.code, type=kind.type, param=param, headers=headers)
 
 
 def error_body(error: BaseException) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from octavo.engine.requests import Delta, FinishReason, Prompt, Sampling, TokenLogprob, Usage
+from octavo.errors import InvalidRequest
 from octavo.server.errors import ApiError
 from octavo.server.service import Service
 
@@ -74,6 +75,8 @@ class Generation:
             queue.put_nowait((index, None))
         except Exception as error:
             self.service.note(error)
+            if isinstance(error, InvalidRequest) and error.field == "prompt" and not self.raw:
+                error.field = "messages"  # what a prompt is called in a chat
             queue.put_nowait((index, error))
 
     async def _one(self, index: int) -> AsyncGenerator[Delta, None]:

@@ -174,10 +174,6 @@ class GenerationBody(Body):
     def wants_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def token_ids(self) -> list[int]:
-        """Token ids the sampling settings mention."""
-        return [int(key) for key in self.logit_bias or {}] + (self.stop_token_ids or [])
-
     def sampling(self, sample: int, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
         """Settings of sample 0, 1, … of a prompt: the same, but for the seed, which counts up.
 

@@ -85,7 +85,8 @@ class Service:
         """Checks what a schema cannot know: model, queue, vocabulary, the document and its kind."""
         self.check_model(body.model)
         self.check_queue(body)
-        self.check_tokens(body.token_ids(), "logit_bias or stop_token_ids")
+        self.check_tokens(map(int, body.logit_bias or ()), "logit_bias")
+        self.check_tokens(body.stop_token_ids or (), "stop_token_ids")
         if body.document is None or self.is_raw(self.find_document(body.document)) == raw:
             return
         route = "/v1/completions" if not raw else "/v1/chat/completions"
