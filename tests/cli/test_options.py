@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 
 import click
 
 from octavo import Engine, Recipe, Sampling
+from octavo.cli.app import octavo
 from octavo.cli.options import ENGINE, RECIPE, SAMPLING
 from octavo.cli.run import command
 
@@ -56,3 +58,25 @@ def test_engine_options_are_engine_arguments() -> None:
     assert set(ENGINE) <= set(arguments)
     for name in ("chunk", "device", "dtype"):
         assert shown[name] == str(arguments[name].default)
+
+
+def verbs(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
+    context = command.context_class(command, info_name=name, parent=parent, **command.context_settings)
+    yield context
+    if isinstance(command, click.Group):
+        for verb in command.list_commands(context):
+            below = command.get_command(context, verb)
+            assert below is not None
+            yield from verbs(below, verb, context)
+
+
+def test_help_names_only_options_that_the_verb_has() -> None:
+    """Options are shared between verbs, and so is their help."""
+    lacking = []
+    for verb in verbs(octavo, "octavo"):
+        params = verb.command.get_params(verb)
+        own = {name for param in params for name in (*param.opts, *param.secondary_opts)}
+        for text in [verb.command.help, *(getattr(param, "help", None) for param in params)]:
+            named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text or ""))
+            lacking += [f"{verb.command_path}: {name} in {text!r}" for name in sorted(named - own)]
+    assert lacking == []

@@ -68,7 +68,7 @@ RECIPE = {
     "dca": click.option(
         "--dca",
         metavar="WHEN",
-        help="Dual Chunk Attention: auto (where --context exceeds the trained length), on or off.  "
+        help="Dual Chunk Attention: auto (where sequences may exceed the trained length), on or off.  "
         "[default: auto]",
     ),
     "dca_chunk": click.option(
