@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 
 from octavo.errors import InvalidFile, InvalidRequest
+from octavo.evaluation.base import FORMAT, check_belongs
 from octavo.evaluation.kld import KldRun
 from octavo.evaluation.validity import check_control, check_reference
 from octavo.evaluation.windows import Text, cut
@@ -138,6 +139,26 @@ def test_a_base_of_another_run_is_refused(tmp_path: Path, name: str) -> None:
     other = replace(other, identity={**other.identity, name: "another"})
     with pytest.raises(InvalidRequest, match=rf"{name} is .* there, 'another' here"):
         other.run(texts, base)
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ({"text": "a" * 64, "tokenizer": "b" * 64}, "run: text is 'aaaaaaaaaaaa…' there, 'text-0' here; t"),
+        ({"tokenizer": "b" * 64}, "run: tokenizer is 'bbbbbbbbbbbb…' there, 'bytes' here; take"),
+        ({"dtype": "bfloat16"}, "run: dtype is 'bfloat16' there, 'float32' here; take"),
+        (
+            {"model": "x" * 40 + "1" * 20},
+            "run: model is '…111111111111…' there, '…222222222222…' here; take",
+        ),
+    ],
+)
+def test_a_base_tells_what_really_differs(tmp_path: Path, there: dict[str, str], told: str) -> None:
+    """Tokens of another text are others with any tokenizer, so they say nothing about it."""
+    here = {"model": "x" * 40 + "2" * 20, "tokenizer": "bytes", "text": "text-0", "dtype": "float32"}
+    with pytest.raises(InvalidRequest) as refused:
+        check_belongs(tmp_path / "base", {**here, **there, "format": FORMAT}, here)
+    assert told in str(refused.value)
 
 
 def test_a_base_of_another_ctx_or_no_base_is_refused(tmp_path: Path) -> None:
