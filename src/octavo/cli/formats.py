@@ -12,10 +12,10 @@ __all__ = ["command"]
 @click.command("formats")
 @click.option(
     "--head-dim",
-    type=click.IntRange(1),
+    type=click.IntRange(16, 4096),
     default=128,
     show_default=True,
-    help="Head dim that sizes are given for.",
+    help="Head dim that sizes and errors are given for, a multiple of 16.",
 )
 @json_option
 def command(head_dim: int, as_json: bool) -> None:
