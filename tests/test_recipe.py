@@ -96,6 +96,8 @@ def test_a_file_by_hand_may_be_short(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
     path.write_text('version = 1\n[cache]\nk = "q4_0"\n[layers]\n"0-1" = "q8_0"\n')
     assert Recipe.load(path) == Recipe(k="q4_0", layers="0-1=q8_0")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as some editors save it
+    assert Recipe.load(path) == Recipe(k="q4_0", layers="0-1=q8_0")
 
 
 @pytest.mark.parametrize(

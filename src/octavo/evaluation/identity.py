@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import transformers
 
+from octavo.evaluation.files import BOM
+
 __all__ = ["commit", "environment", "file_sha256", "version"]
 
 
@@ -63,6 +65,8 @@ def environment(device: torch.device | str, dtype: str) -> dict[str, Any]:
 
 
 def file_sha256(path: Path) -> str:
-    """The hash of a file's bytes."""
+    """The hash of a file's bytes, a byte order mark left out."""
     with path.open("rb") as file:
+        if file.read(len(BOM)) != BOM:
+            file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()

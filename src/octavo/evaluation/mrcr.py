@@ -71,7 +71,7 @@ def read_mrcr(path: Path, tokenizer: TextTokenizer) -> list[MrcrRow]:
 
 
 def _jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         yield from (json.loads(line) for line in file if line.strip())
 
 

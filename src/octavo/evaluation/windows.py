@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.errors import InvalidFile, InvalidRequest
+from octavo.errors import InvalidRequest
+from octavo.evaluation import files
 from octavo.evaluation.protocols import TextTokenizer
 from octavo.formats.base import PAGE
 
@@ -44,15 +45,14 @@ class Windows:
 
 
 def read_text(path: Path, tokenizer: TextTokenizer) -> Text:
-    """A UTF-8 file as tokens. Raises InvalidFile."""
-    try:
-        data = path.read_bytes()
-        text = data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{path} cannot be read as UTF-8 text: {error}") from error
+    """A UTF-8 file as tokens; its hash is that of the text, so a byte order mark changes nothing.
+
+    Raises InvalidFile.
+    """
+    text = files.read_text(path)
     tokens = tuple(tokenizer.encode(text, special=False))
     prefix = tuple(tokenizer.encode("", special=True))
-    return Text(path.name, hashlib.sha256(data).hexdigest(), tokens, prefix)
+    return Text(path.name, hashlib.sha256(text.encode()).hexdigest(), tokens, prefix)
 
 
 def cut(text: Text, ctx: int, *, tokens: int | None = None) -> Windows:

@@ -107,7 +107,7 @@ def read_hotpotqa(path: str | Path) -> Questions:
 
 def _read(path: str | Path, kind: str, key: str | None) -> Any:
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise InvalidFile(f"{path} cannot be read as {kind}: {error}") from error
     if not (isinstance(data, list) if key is None else isinstance(data, dict) and key in data):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.errors import InvalidFile, InvalidRequest, unknown
+from octavo.evaluation.files import read_text
 from octavo.evaluation.ruler.aggregate import CommonWords, FrequentWords
 from octavo.evaluation.ruler.niah import Essay, Niah, NiahShape
 from octavo.evaluation.ruler.qa import QuestionAnswering, read_hotpotqa, read_squad
@@ -71,10 +72,7 @@ def _needed(task: str, path: Path | None, option: str) -> Path:
 
 def _essay(task: str, path: Path | None) -> Essay:
     source = _needed(task, path, "--essay")
-    try:
-        essay = Essay(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{source} cannot be read as UTF-8 text: {error}") from error
+    essay = Essay(read_text(source))
     if len(essay.words) < 200:
         raise InvalidFile(f"{source} has {len(essay.words)} words; a haystack needs prose of 200 or more")
     return essay
