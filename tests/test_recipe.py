@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from octavo import Engine, Recipe
@@ -109,9 +110,19 @@ def test_a_file_by_hand_may_be_short(tmp_path: Path) -> None:
         ("version = 1\n[cache]\nlayers = '0=q8_0'", "unknown setting"),
         ("version = 1\n[cache]\nk = 'q9_0'", "unknown format 'q9_0'"),
         ("version = 2", "version 2; this Octavo reads version = 1"),
-        ("[cache]", "version None"),
+        ("version = true", "version True; this Octavo reads version = 1"),
+        ("version = 1.0", "version 1.0; this"),
+        ("[cache]", "has no version; write version = 1"),
         ("version = 1\ncache = 3", "cache must be a table"),
         ("version = 1\n[layers]\n'0' = 8", "layers 0 are 8"),
+        ("version = 1\n[layers]\n-1 = 'q8_0'", "r.toml: '-1' is no .*, which count from 0; .*\"0-3\" ="),
+        ("version = 1\nlayers.-1 = 'q8_0'", "r.toml: '-1' is no layer"),
+        ("version = 1\nlayers.0.k = 'q8_0'", 'layers 0 are .*; write "0" = "k:v"'),
+        ("version = 1\n[layers]\n'0=q8_0,1' = 'q4_0'", "'0=q8_0,1' is no layer"),
+        ("version = 1\n[layers]\n0 = 'q8_0,1=q4_0'", "unknown format 'q8_0,1=q4_0'"),
+        (f"version = 1\n[layers]\n{'9' * 5000} = 'q8_0'", "is no layer"),
+        ("version = 1\n[layers]\n'0-2' = 'q8_0'\n2 = 'q4_0'", "r.toml: layers 0-2 and 2 overlap"),
+        ("version = 1\n[model]\nkv = [3]", "facts are texts"),
         ("version = 1\n[model]\nnam = 'x'", "did you mean 'name'"),
         ("version = 1\n[model]\nname = 3", "facts are texts"),
         ("version = 1\n[calibration]\nscale = 'ratio'", "did you mean 'scales'"),
@@ -125,6 +136,45 @@ def test_wrong_files_are_refused(tmp_path: Path, text: str, told: str) -> None:
     path.write_text(text)
     with pytest.raises(InvalidRequest, match=told):
         Recipe.load(path)
+
+
+free = st.recursive(
+    st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False) | st.dates() | st.datetimes(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.text(), free))
+@example({"\x7f": "\x00\x1f\x7f\x80\u2028\ufeff"})
+def test_any_evidence_comes_back(tmp_path_factory: pytest.TempPathFactory, evidence: dict[str, Any]) -> None:
+    path = tmp_path_factory.getbasetemp() / "evidence.toml"
+    RecipeFile(Recipe(), evidence).write(path)
+    assert RecipeFile.read(path).evidence == evidence
+
+
+def test_evidence_of_odd_names_and_numbers_can_be_read(tmp_path: Path) -> None:
+    """A file's name need not be UTF-8; what cannot be counted is not a number in TOML either."""
+    RecipeFile(Recipe(), {"text": "caf\udce9.txt", "kld": float("nan")}).write(tmp_path / "r.toml")
+    found = RecipeFile.read(tmp_path / "r.toml").evidence
+    assert found["text"] == "caf\\udce9.txt" and found["kld"] != found["kld"]
+
+
+@pytest.mark.parametrize("evidence", [{"why": None}, {"why": [{1, 2}]}, {"why": torch.ones(1)}])
+def test_evidence_that_toml_cannot_hold_replaces_nothing(tmp_path: Path, evidence: dict[str, Any]) -> None:
+    RecipeFile(Recipe(scales=scales())).write(tmp_path / "r.toml")
+    with pytest.raises(InvalidRequest, match=r"why is .*, which TOML cannot hold"):
+        RecipeFile(Recipe(scales=scales(seed=1)), evidence).write(tmp_path / "r.toml")
+    assert Recipe.load(tmp_path / "r.toml") == Recipe(scales=scales())
+
+
+def test_a_toml_that_cannot_be_written_leaves_the_scales_as_they_were(tmp_path: Path) -> None:
+    RecipeFile(Recipe(scales=scales())).write(tmp_path / "r.toml")
+    (tmp_path / "r.toml.part").mkdir()
+    with pytest.raises(InvalidFile, match=r"r\.toml cannot be written: Is a directory"):
+        RecipeFile(Recipe(scales=scales(seed=1))).write(tmp_path / "r.toml")
+    assert Recipe.load(tmp_path / "r.toml") == Recipe(scales=scales())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.safetensors", "r.toml", "r.toml.part"]
 
 
 def test_missing_and_binary_files_are_refused(tmp_path: Path) -> None:

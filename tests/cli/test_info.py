@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from octavo import Engine, Recipe
@@ -26,6 +28,12 @@ def test_everything_is_said(octavo: Octavo, model: str) -> None:
 def test_chosen_formats_are_shown_alone(octavo: Octavo, model: str) -> None:
     found = octavo("info", model, "-ctk", "q4_0", "-ctv", "q4_0", "--tokens", "500", "--json").json
     assert [f["pair"] for f in found["formats"]] == ["q4_0:q4_0"] and found["tokens"] == 500
+
+
+def test_evidence_of_any_kind_is_shown(octavo: Octavo, model: str, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("version = 1\n[evidence]\nday = 2026-01-31\nkld = {q8 = nan}\n")
+    found = octavo("info", model, "--recipe", str(tmp_path / "r.toml"), "--json").json
+    assert found["evidence"] == {"day": "2026-01-31", "kld": {"q8": "NaN"}}
 
 
 def test_wrong_devices_and_models_are_told(octavo: Octavo, model: str) -> None:

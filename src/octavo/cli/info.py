@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -125,10 +126,12 @@ def layers(shape: ModelShape, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def evidence(path: str | None) -> dict[str, Any]:
-    """What a recipe file says justified it."""
+    """What a recipe file says justified it; dates, nan and inf, which JSON does not have, as words."""
     from octavo.recipe import RecipeFile
 
-    return dict(RecipeFile.read(path).evidence) if path else {}
+    found = dict(RecipeFile.read(path).evidence) if path else {}
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=str), parse_constant=str)
+    return plain
 
 
 def cache_bytes(shape: ModelShape, recipe: Recipe, tokens: int) -> tuple[int, float]:

@@ -5,13 +5,12 @@ version = 1
 [layers]        "0-1" = "q8_0:q8_0"
 [calibration]   file and sha256 of the safetensors; scales = "ratio" where they are applied
 [model]         name, architecture, kv, weights: what the recipe was made for
-[evidence]      what justified it: free keys with texts, numbers and truth values
+[evidence]      what justified it: free keys, any values
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -22,11 +21,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from octavo.errors import InvalidFile, unknown
+from octavo.errors import InvalidFile, InvalidRequest, UnknownName, unknown
 from octavo.recipe.layers import canonical
 from octavo.recipe.model import ModelFacts
 from octavo.recipe.scales import Scales
 from octavo.recipe.settings import Recipe
+from octavo.recipe.toml import replace_files, to_toml
 
 __all__ = ["SCALES", "RecipeFile"]
 
@@ -42,12 +42,12 @@ _CALIBRATION = ("file", "sha256", "scales")
 class RecipeFile:
     """A recipe and what justified it.
 
-    evidence   free keys: texts, numbers, truth values
+    evidence   free keys: texts, numbers, truth values, dates, and lists and tables of them
     tensors    statistics for the safetensors, beside the scales; not read back
     """
 
     recipe: Recipe
-    evidence: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    evidence: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -56,10 +56,7 @@ class RecipeFile:
         path = Path(path)
         document = _document(path)
         _refuse_unknown(path, "table", document, _TABLES)
-        if document.get("version") != VERSION:
-            raise InvalidFile(
-                f"{path} is of version {document.get('version')}; this Octavo reads version = {VERSION}"
-            )
+        _check_version(path, document.get("version"))
         for name in _TABLES[1:]:
             if not isinstance(document.setdefault(name, {}), dict):
                 raise InvalidFile(f"{path}: {name} must be a table; write [{name}] above its settings")
@@ -77,17 +74,18 @@ class RecipeFile:
         tensors, scales = dict(self.tensors), self.recipe.scales
         if scales is not None:
             tensors |= {SCALES.format(n): scale for n in scales.layers if (scale := scales.of(n)) is not None}
+        files: dict[Path, bytes] = {}
         if tensors:
             data = save({name: tensors[name].contiguous() for name in sorted(tensors)})
             beside = path.with_suffix(".safetensors")
-            _replace(beside, data)
+            files[beside] = data
             document["calibration"] = {"file": beside.name, "sha256": hashlib.sha256(data).hexdigest()}
             if scales is not None:
                 document["calibration"]["scales"] = scales.rule
         if self.recipe.model is not None:
             document["model"] = asdict(self.recipe.model)
         document["evidence"] = dict(self.evidence)
-        _replace(path, _toml(document).encode())
+        replace_files(files | {path: to_toml({"version": VERSION}, document).encode()})
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -97,6 +95,13 @@ def _document(path: Path) -> dict[str, Any]:
         raise InvalidFile(f"recipe {path} cannot be read: {error.strerror or error}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidFile(f"recipe {path} is no TOML: {error}") from error
+
+
+def _check_version(path: Path, found: object) -> None:
+    if found is None:
+        raise InvalidFile(f"{path} has no version; write version = {VERSION} above its tables")
+    if type(found) is not int or found != VERSION:  # true and 1.0 equal 1 in Python, and are no versions
+        raise InvalidFile(f"{path} is of version {found!r}; this Octavo reads version = {VERSION}")
 
 
 def _refuse_unknown(path: Path, kind: str, found: Iterable[str], known: Iterable[str]) -> None:
@@ -112,7 +117,12 @@ def _settings(path: Path, document: dict[str, Any]) -> Recipe:
     for where, pair in document["layers"].items():
         if not isinstance(pair, str):
             raise InvalidFile(f'{path}: layers {where} are {pair!r}; write "{where}" = "k:v"')
-    return Recipe.from_dict({**document["cache"], "layers": canonical(document["layers"])})
+    try:
+        return Recipe.from_dict({**document["cache"], "layers": canonical(document["layers"])})
+    except UnknownName as error:
+        raise UnknownName(f"{path}: {error}") from error
+    except InvalidRequest as error:
+        raise InvalidFile(f"{path}: {error}") from error
 
 
 def _model(path: Path, found: dict[str, Any]) -> ModelFacts | None:
@@ -120,11 +130,11 @@ def _model(path: Path, found: dict[str, Any]) -> ModelFacts | None:
         return None
     names = [f.name for f in fields(ModelFacts)]
     _refuse_unknown(path, "model fact", found, names)
-    values = {name: found.get(name, "") for name in names}
-    kv = values["kv"] or []
-    if not isinstance(kv, list) or not all(isinstance(v, str) for n, v in values.items() if n != "kv"):
+    kv = found.get("kv", [])
+    values = {name: found.get(name, "") for name in names if name != "kv"}
+    if not isinstance(kv, list) or not all(isinstance(value, str) for value in (*values.values(), *kv)):
         raise InvalidFile(f"{path}: a model's facts are texts, and kv is a list of them")
-    return ModelFacts(**{**values, "kv": tuple(map(str, kv))})
+    return ModelFacts(**values, kv=tuple(kv))
 
 
 def _scales(path: Path, found: dict[str, Any]) -> Scales | None:
@@ -150,32 +160,3 @@ def _scales(path: Path, found: dict[str, Any]) -> Scales | None:
     before, after = SCALES.split("{}")
     names = [name for name in tensors if name.startswith(before) and name.endswith(after)]
     return Scales({int(name[len(before) : -len(after)]): tensors[name] for name in names}, found["scales"])
-
-
-def _toml(document: Mapping[str, Any]) -> str:
-    """Tables of scalars and lists; JSON's strings, numbers and truth values are TOML's too."""
-    lines = [f"version = {VERSION}"]
-    for table, values in document.items():
-        if values:
-            lines += ["", f"[{table}]"]
-            lines += [f"{_key(name)} = {_value(value)}" for name, value in values.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    bare = name.replace("_", "").isalnum() and name.isascii() and not name.isdigit()
-    return name if bare else json.dumps(name, ensure_ascii=False)
-
-
-def _value(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, all of it or nothing."""
-    scratch = path.with_name(path.name + ".part")
-    try:
-        scratch.write_bytes(data)
-        scratch.replace(path)
-    except OSError as error:
-        raise InvalidFile(f"{path} cannot be written: {error.strerror or error}") from error

@@ -17,8 +17,9 @@ from octavo.formats.registry import get_format
 
 __all__ = ["LayerFormats", "canonical", "layers_of", "parse_layers"]
 
-_RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+_RANGE = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
 _HOW = 'write layers as in "0-3=q8_0:q4_0,29=q8_0"'
+_HOW_IN_FILES = 'write layers as in "0-3" = "q8_0:q4_0"'
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,14 @@ class LayerFormats:
 def parse_layers(text: str) -> tuple[LayerFormats, ...]:
     """The layers of a text, sorted. Raises InvalidRequest, or UnknownName for an unknown format."""
     parts = [part.partition("=") for part in text.split(",")] if text.strip() else []
-    found = sorted((_parse(where, pair) for where, _, pair in parts), key=lambda part: part.first)
-    for a, b in pairwise(found):
-        if b.first <= a.last:
-            raise InvalidRequest(f"layers {a.where} and {b.where} overlap; give each layer one pair")
-    return tuple(found)
+    return _in_order([_parse(where, pair, _HOW) for where, _, pair in parts])
 
 
 def canonical(layers: str | Mapping[str, str]) -> str:
-    """The canonical text of a text, or of ranges with their formats."""
-    if isinstance(layers, Mapping):
-        layers = ",".join(f"{where}={pair}" for where, pair in layers.items())
-    return ",".join(map(str, parse_layers(layers)))
+    """The canonical text of a text, or of ranges with their formats, as files have them."""
+    if isinstance(layers, str):
+        return ",".join(map(str, parse_layers(layers)))
+    return ",".join(map(str, _in_order([_parse(*layer, _HOW_IN_FILES) for layer in layers.items()])))
 
 
 def layers_of(pairs: Sequence[str], usual: str) -> str:
@@ -71,16 +68,24 @@ def layers_of(pairs: Sequence[str], usual: str) -> str:
     return canonical(runs)
 
 
-def _parse(where: str, pair: str) -> LayerFormats:
+def _in_order(found: list[LayerFormats]) -> tuple[LayerFormats, ...]:
+    found = sorted(found, key=lambda part: part.first)
+    for a, b in pairwise(found):
+        if b.first <= a.last:
+            raise InvalidRequest(f"layers {a.where} and {b.where} overlap; give each layer one pair")
+    return tuple(found)
+
+
+def _parse(where: str, pair: str, how: str) -> LayerFormats:
     match = _RANGE.fullmatch(where.strip())
     if match is None:
-        raise InvalidRequest(f"{where.strip()!r} is no layer or range of layers; {_HOW}")
+        raise InvalidRequest(f"{where.strip()!r} is no layer or range of layers, which count from 0; {how}")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
         raise InvalidRequest(f"layers {where.strip()} run backwards; write {last}-{first}")
     k, colon, v = (part.strip() for part in pair.partition(":"))
     if not k or (colon and not v):
-        raise InvalidRequest(f"layers {where.strip()} have no formats; {_HOW}")
+        raise InvalidRequest(f"layers {where.strip()} have no formats; {how}")
     for name in (k, v or k):
         get_format(name)
     return LayerFormats(first, last, k, v or k)
