@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from octavo.cli.eval_options import device_option, dtype_option, progress_on, text_option, used_dca
 from octavo.cli.options import cache_options, given, make_recipe
 from octavo.cli.output import Status, emit, json_option
 
@@ -15,12 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
 
 @click.command("calibrate")
 @click.argument("model")
-@click.option("--text", "path", type=FILE, required=True, metavar="FILE", help="UTF-8 text to calibrate on.")
+@text_option("UTF-8 text to calibrate on.")
 @click.option(
     "--output",
     "-o",
@@ -56,16 +55,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Choose formats by layer, for at most so many stored bits a value.",
 )
 @cache_options
-@click.option(
-    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1 or auto."
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="float32",
-    show_default=True,
-    help="Dtype to calibrate in; the recipe then serves others too.",
-)
+@device_option
+@dtype_option("float32", "Dtype to calibrate in; the recipe then serves others too.")
 @json_option
 def command(
     model: str,
@@ -92,7 +83,6 @@ def command(
         raise click.UsageError(f"the recipe is a TOML file; write -o {output.with_suffix('.toml')}")
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent} is no folder; make it first, or write -o elsewhere")
-    from octavo.cli.eval_options import progress_on, used_dca
     from octavo.evaluation.recipes import make_recipe_file
     from octavo.evaluation.setup import open_bench
     from octavo.evaluation.windows import cut, read_text

@@ -16,19 +16,19 @@ from octavo.cli.eval_options import (
     make_recipes,
     out_folder,
     progress_on,
+    text_option,
     used_dca,
 )
 from octavo.cli.output import Status, json_option
 
 __all__ = ["command"]
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SERVED_CHUNK, QUANTISED_CHUNK = 64, 512
 
 
 @click.command("kld")
 @click.argument("model")
-@click.option("--text", "path", type=FILE, required=True, metavar="FILE", help="UTF-8 prose to score.")
+@text_option("UTF-8 prose to score.")
 @click.option(
     "--ctx", type=NUMBERS, default="2048", show_default=True, metavar="N[,N…]", help="Window lengths."
 )

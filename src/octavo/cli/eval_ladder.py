@@ -16,13 +16,12 @@ from octavo.cli.eval_options import (
     make_recipes,
     out_folder,
     progress_on,
+    text_option,
     used_dca,
 )
 from octavo.cli.output import Status, json_option
 
 __all__ = ["command"]
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("ladder")
@@ -30,14 +29,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--contexts", type=NUMBERS, default="1024,2048", show_default=True, metavar="N,…", help="Prompt lengths."
 )
-@click.option(
-    "--text",
-    "path",
-    type=FILE,
-    required=True,
-    metavar="FILE",
-    help="UTF-8 prose: the prompts, and what KLD is measured on.",
-)
+@text_option("UTF-8 prose: the prompts, and what KLD is measured on.")
 @click.option(
     "--max-tokens", type=click.IntRange(2), default=32, show_default=True, help="Tokens decoded in each run."
 )

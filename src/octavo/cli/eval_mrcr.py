@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from octavo.cli.eval_options import (
+    FILE,
     bench_options,
     finish,
     formats_option,
@@ -19,8 +20,6 @@ from octavo.cli.eval_url import answerer_of, url_options
 from octavo.cli.output import Status, json_option
 
 __all__ = ["command"]
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("mrcr")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from octavo.cli.options import RECIPE, on_command_line
+from octavo.cli.options import RECIPE, on_command_line, shared
 from octavo.cli.output import Status, emit
 
 if TYPE_CHECKING:
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from octavo.recipe import Recipe
 
 __all__ = [
+    "FILE",
     "NUMBERS",
     "always_dca_options",
     "bench_options",
+    "device_option",
+    "dtype_option",
     "finish",
     "formats_option",
     "make_bench",
@@ -28,9 +31,12 @@ __all__ = [
     "out_folder",
     "progress_on",
     "recipe_settings",
+    "text_option",
+    "used_dca",
 ]
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Option = Callable[[Callable[..., Any]], Any]
+"""A decorator that gives a command an option."""
 
 
 class Numbers(click.ParamType[Any]):
@@ -53,9 +59,26 @@ class Numbers(click.ParamType[Any]):
 
 
 NUMBERS = Numbers()
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 ON_OFF = click.Choice(["on", "off"])
 SWITCHES = ("centre", "rotate", "sliding")
 SETTINGS = ("recent", "exact_pages", *SWITCHES, "k_gain", "v_gain", "dca", "dca_chunk", "dca_mscale")
+
+device_option = click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1 or auto."
+)
+
+
+def dtype_option(default: str, help: str) -> Option:
+    """--dtype."""
+    dtypes = click.Choice(["auto", "float32", "bfloat16", "float16"])
+    return click.option("--dtype", type=dtypes, default=default, show_default=True, help=help)
+
+
+def text_option(help: str) -> Option:
+    """--text: the file to read, as `path`."""
+    return click.option("--text", "path", type=FILE, required=True, metavar="FILE", help=help)
+
 
 BENCH = (
     click.option(
@@ -84,16 +107,8 @@ BENCH = (
     click.option("--k-gain", metavar="RULE", help="Gain rule of turbo keys: norm, mmse or unbiased."),
     click.option("--v-gain", metavar="RULE", help="Gain rule of turbo values."),
     *(RECIPE[name] for name in ("dca_chunk", "dca_mscale")),
-    click.option(
-        "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1 or auto."
-    ),
-    click.option(
-        "--dtype",
-        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        default="auto",
-        show_default=True,
-        help="Dtype of weights and plain pages.",
-    ),
+    device_option,
+    dtype_option("auto", "Dtype of weights and plain pages."),
     click.option(
         "--out",
         type=click.Path(file_okay=False, path_type=Path),
@@ -103,23 +118,14 @@ BENCH = (
 )
 
 
-def decorate(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+bench_options = shared((RECIPE["dca"], *BENCH))
+"""The recipe's settings, device, dtype and report folder."""
+
+always_dca_options = shared(BENCH)
+"""The same for a command whose --dca is its own."""
 
 
-def bench_options(command: Command) -> Command:
-    """The recipe's settings, device, dtype and report folder."""
-    return decorate(command, (RECIPE["dca"], *BENCH))
-
-
-def always_dca_options(command: Command) -> Command:
-    """The same for a command whose --dca is its own."""
-    return decorate(command, BENCH)
-
-
-def formats_option(default: str) -> Callable[[Command], Command]:
+def formats_option(default: str) -> Option:
     """--formats: pairs of KV formats."""
     return click.option(
         "--formats",

@@ -16,17 +16,16 @@ from octavo.cli.eval_options import (
     make_recipes,
     out_folder,
     progress_on,
+    text_option,
 )
 from octavo.cli.output import Status, json_option
 
 __all__ = ["command"]
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
 
 @click.command("ppl")
 @click.argument("model")
-@click.option("--text", "path", type=FILE, required=True, metavar="FILE", help="Long UTF-8 prose to score.")
+@text_option("Long UTF-8 prose to score.")
 @click.option(
     "--ctx",
     metavar="N[,N…]",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.eval_options import (
+    FILE,
     NUMBERS,
     bench_options,
     finish,
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from octavo.evaluation.measures import Measure
 
 __all__ = ["command"]
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("ruler")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from octavo.cli.eval_options import make_bench
-from octavo.cli.options import RECIPE, on_command_line
+from octavo.cli.options import RECIPE, on_command_line, shared
 
 if TYPE_CHECKING:
     from octavo.evaluation.answers import Answerer
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from octavo.recipe import Recipe
 
 __all__ = ["Source", "answerer_of", "url_options"]
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 URL = (
     click.option(
@@ -53,11 +51,8 @@ URL = (
 )
 
 
-def url_options(command: Command) -> Command:
-    """--url and what belongs to it."""
-    for option in reversed(URL):
-        command = option(command)
-    return command
+url_options = shared(URL)
+"""--url and what belongs to it."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -162,29 +162,28 @@ SAMPLING = {
 """Sampling field → its option."""
 
 
-def shared(options: dict[str, Callable[[Command], Command]]) -> Callable[[Command], Command]:
+def shared(options: Iterable[Callable[[Command], Command]]) -> Callable[[Command], Command]:
     """A decorator that gives a command all `options`, shown in their order."""
+    last_first = tuple(options)[::-1]
 
     def decorate(command: Command) -> Command:
-        for option in reversed(options.values()):
+        for option in last_first:
             command = option(command)
         return command
 
     return decorate
 
 
-RECIPE_FILE = {
-    "recipe": click.option(
-        "--recipe",
-        type=click.Path(exists=True, dir_okay=False),
-        metavar="FILE",
-        help="A recipe file (`octavo calibrate`). Options beside it win; formats then hold in all layers.",
-    )
-}
+RECIPE_FILE = click.option(
+    "--recipe",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="A recipe file (`octavo calibrate`). Options beside it win; formats then hold in all layers.",
+)
 
-cache_options = shared({**RECIPE_FILE, **RECIPE})
-engine_options = shared({**RECIPE_FILE, **RECIPE, **ENGINE})
-sampling_options = shared(SAMPLING)
+cache_options = shared((RECIPE_FILE, *RECIPE.values()))
+engine_options = shared((RECIPE_FILE, *RECIPE.values(), *ENGINE.values()))
+sampling_options = shared(SAMPLING.values())
 
 
 def given(options: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
