@@ -158,12 +158,15 @@ def test_a_log_keeps_answers_and_asks_failures_again(tmp_path: Path) -> None:
     path = tmp_path / "log"
     first = Scripted(Answer.of("right"), Answer.failed("x"), Answer.of(""))
     answer_all(first, items(3), SampleLog(path, {"run": 1}), lambda done, total: None)
-    path.write_text(path.read_text() + '{"key": "t/9", "sta')  # cut off while writing
+    path.write_bytes(path.read_bytes() + b'{"key": "t/9", "sta\xc3')  # cut off while writing a character
     again = Scripted(Answer.of("right"))
     scored = answer_all(again, items(3), SampleLog(path, {"run": 1}), lambda done, total: None)
     assert again.asked == 1 and [s.status for s in scored] == ["ok", "ok", "empty"]
     with pytest.raises(InvalidFile, match=r"another run.*take another --out"):
         SampleLog(path, {"run": 2})
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidFile, match="its first line is damaged"):
+        SampleLog(path, {"run": 1})
 
 
 def test_a_server_that_does_not_even_connect_in_time_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from octavo.errors import InvalidFile, InvalidRequest
 from octavo.evaluation.base import FORMAT, check_belongs
 from octavo.evaluation.kld import KldRun
+from octavo.evaluation.rows import RowFile
 from octavo.evaluation.validity import check_control, check_reference
 from octavo.evaluation.windows import Text, cut
 from octavo.formats.codec import PageCodec
@@ -176,10 +177,8 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("where", ["reference", "q4_0:q4_0"])
-def test_an_interrupted_run_goes_on_where_it_was(
-    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("octavo.evaluation.rows._SAVE_SECONDS", 0.0)
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, where: str) -> None:
+    """Long before a row that is not interrupted would be saved for the first time."""
     texts = windows(count=3, ctx=128)
 
     def stop(what: str, done: int, total: int) -> None:
@@ -195,6 +194,18 @@ def test_an_interrupted_run_goes_on_where_it_was(
     fresh = kld_run(tmp_path / "fresh", "q4_0").run(texts)
     assert resumed.rows[0]["mean_kld"] == fresh.rows[0]["mean_kld"]
     assert resumed.reference == fresh.reference
+
+
+def test_a_window_that_ctrl_c_cut_in_two_is_measured_again(tmp_path: Path) -> None:
+    row = RowFile(tmp_path / "row.safetensors", {"run": "1"})
+    whole = {"kld": torch.ones(4), "same_top": torch.ones(4, dtype=torch.bool), "nll": torch.ones(3)}
+    with pytest.raises(KeyError), row:
+        row.add(**whole)
+        row.add(kld=torch.zeros(4))
+    again = RowFile(tmp_path / "row.safetensors", {"run": "1"})
+    assert again.done == 1
+    again.add(**whole)
+    assert again.tensors()["kld"].shape == again.tensors()["same_top"].shape == (2, 4)
 
 
 def test_another_recipe_does_not_take_over_rows(tmp_path: Path) -> None:

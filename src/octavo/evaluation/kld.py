@@ -179,22 +179,22 @@ def measure(
     name: str,
 ) -> None:
     """Run a candidate over the windows that `row` does not have yet, and compare it with the base."""
-    while (first := row.done) < len(windows.rows):
-        some = windows.rows[first : first + together]
-        found: list[list[Divergence]] = [[] for _ in some]
-        for start, states in engine.score_rows(some, chunk=chunk):
-            for n, hidden in enumerate(states):
-                stop = start + len(hidden)
-                kept, targets = base.hidden(first + n, start, stop), _targets(some[n], start, stop)
-                found[n].append(_divergence(engine, kept, hidden, targets))
-        for parts in found:
-            row.add(
-                kld=torch.cat([p.kld for p in parts]),
-                same_top=torch.cat([p.same_top for p in parts]),
-                nll=torch.cat([p.nll for p in parts])[:-1],
-            )
-            progress(name, row.done, len(windows.rows))
-    row.save()
+    with row:
+        while (first := row.done) < len(windows.rows):
+            some = windows.rows[first : first + together]
+            found: list[list[Divergence]] = [[] for _ in some]
+            for start, states in engine.score_rows(some, chunk=chunk):
+                for n, hidden in enumerate(states):
+                    stop = start + len(hidden)
+                    kept, targets = base.hidden(first + n, start, stop), _targets(some[n], start, stop)
+                    found[n].append(_divergence(engine, kept, hidden, targets))
+            for parts in found:
+                row.add(
+                    kld=torch.cat([p.kld for p in parts]),
+                    same_top=torch.cat([p.same_top for p in parts]),
+                    nll=torch.cat([p.nll for p in parts])[:-1],
+                )
+                progress(name, row.done, len(windows.rows))
 
 
 def _targets(tokens: Sequence[int], start: int, stop: int) -> Tensor:

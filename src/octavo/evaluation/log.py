@@ -70,7 +70,7 @@ class SampleLog:
     def _read(self) -> Iterator[Scored]:
         if not self._path.exists():
             return
-        head, *lines = self._path.read_text(encoding="utf-8").split("\n")
+        head, *lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         if head != self._head:
             raise InvalidFile(
                 f"{self._path} holds samples of another run ({self._told(head)}); take another --out"

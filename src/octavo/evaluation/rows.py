@@ -25,7 +25,8 @@ _BLOCK_TOKENS = 256
 class RowFile:
     """kld [windows, ctx] float32 in nats, same_top [windows, ctx] bool, nll [windows, ctx − 1] float32.
 
-    A file of another run (other identity) is started afresh.
+    A file of another run (other identity) is started afresh. What was added is on disk when `with` ends,
+    whatever ends it.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, str]) -> None:
@@ -35,10 +36,17 @@ class RowFile:
         self._saved = time.monotonic()
         self._load()
 
+    def __enter__(self) -> RowFile:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        if self.done:
+            self.save()
+
     @property
     def done(self) -> int:
-        """Windows that are there."""
-        return len(self._values["kld"])
+        """Windows that are there whole: Ctrl-C may fall between two of a window's values."""
+        return min(map(len, self._values.values()))
 
     def add(self, **values: Tensor) -> None:
         """The next window's values; saved now and then."""
@@ -57,7 +65,8 @@ class RowFile:
 
     def tensors(self) -> dict[str, Tensor]:
         """The values by name, windows first."""
-        return {name: torch.stack(parts) for name, parts in self._values.items()}
+        done = self.done
+        return {name: torch.stack(parts[:done]) for name, parts in self._values.items()}
 
     def _load(self) -> None:
         try:
