@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,29 @@ def test_ruler_and_compare(capsys: pytest.CaptureFixture[str]) -> None:
         assert "no difference shown" in capsys.readouterr().out
 
 
+def test_answers_about_other_data_are_not_taken_over(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("sea", "land"):
+        (tmp_path / name).write_text(f"The {name} is wide. Nobody sees its other end. " * 30)
+    arguments = ["ruler", "tiny", "--tasks", "niah_single_2", "--lengths", "1200", "--samples", "1"]
+    for name, status in (("sea", 0), ("sea", 0), ("land", 2)):
+        found = run(capsys, *arguments, "--formats", "plain", "--essay", name, "--out", "a")
+        assert found[0] == status
+    assert "holds samples of another run (another data); take another --out" in found[2]
+    data = json.loads(Path("a/report.json").read_text())["setup"]["data"]
+    assert data == {"essay": sha256((tmp_path / "sea").read_bytes()).hexdigest()}
+
+
+def test_answers_under_other_attention_are_not_taken_over(capsys: pytest.CaptureFixture[str]) -> None:
+    """One length beyond the trained one turns Dual Chunk Attention on for all of them."""
+    arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--samples", "1", "--formats", "plain"]
+    status, _, _ = run(capsys, *arguments, "--lengths", "1200", "--out", "a")
+    assert status == 0
+    status, _, said = run(capsys, *arguments, "--lengths", "1200,4200", "--out", "a")
+    assert status == 2 and "holds samples of another run (another dca)" in said
+
+
 def test_equivalence(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["equivalence", "tiny", "--lengths", "1200", "--samples", "2", "--max-tokens", "4"]
     status, found, _ = run(capsys, *arguments, "--formats", "plain,q4_0", "--json")
@@ -178,6 +202,24 @@ def test_a_server_is_measured_with_the_same_prompts(
     assert status == 0 and row["target"] == "peer" and row["scored"] == 2 and row["score"] == 0.0
     assert len(handler.seen) == 2 and isinstance(handler.seen[0]["prompt"], list)
     assert len(handler.seen[0]["prompt"]) + 128 <= 1200
+
+
+def test_answers_of_another_server_are_not_taken_over(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers are compared under one name, and reports have one place by default."""
+    from tests.evaluation.test_answers import server
+
+    monkeypatch.setattr(setup, "load_tokenizer", lambda model: loaded().tokenizer)
+    with server() as (url, handler):
+        arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--lengths", "1200", "--samples", "1"]
+        for again in (url, url + "/"):
+            assert run(capsys, *arguments, "--url", again)[0] == 0 and len(handler.seen) == 1
+        told = "holds samples of another run (another "
+        other = url.replace("127.0.0.1", "localhost")
+        assert f"{told}url)" in run(capsys, *arguments, "--url", other)[2]
+        assert f"{told}send)" in run(capsys, *arguments, "--url", url, "--send", "text")[2]
+    assert len(handler.seen) == 1
 
 
 def test_a_server_that_is_not_there_measures_nothing(

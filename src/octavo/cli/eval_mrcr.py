@@ -9,12 +9,14 @@ import click
 
 from octavo.cli.eval_options import (
     FILE,
+    attention_told,
     bench_options,
     finish,
     formats_option,
     make_recipes,
     out_folder,
     progress_on,
+    used_dca,
 )
 from octavo.cli.eval_url import answerer_of, url_options
 from octavo.cli.output import Status, json_option
@@ -47,7 +49,6 @@ def command(
 ) -> None:
     """Score MRCR by number of needles and length bin."""
     from octavo.evaluation.identity import file_sha256
-    from octavo.evaluation.log import SampleLog
     from octavo.evaluation.mrcr import read_mrcr, run_mrcr
     from octavo.evaluation.plots import require_plots
     from octavo.evaluation.present import mrcr_report
@@ -57,16 +58,15 @@ def command(
     source = answerer_of(model, options, tokens=max_length, batch=batch)
     status, folder = Status(), out_folder(options, "mrcr", model)
     rows = read_mrcr(data, source.tokenizer)
-    setup = source.setup(data=file_sha256(data), data_name=data.name)
+    dca = used_dca(source.bench, recipes[0], max_length) if source.bench else None
+    setup = source.setup(data=file_sha256(data), data_name=data.name, dca=dca)
+    asked = {name: setup[name] for name in ("model", "data", "version")}
     found: list[dict[str, Any]] = []
     invalid: list[str] = []
     progress = progress_on(status)
     for recipe in recipes if source.local else recipes[:1]:
         with source.open(recipe) as (answerer, target):
-            told = {name: setup[name] for name in ("model", "data", "version")} | {"target": target}
-            if source.local:
-                told["recipe"] = recipe.as_dict()
-            log = SampleLog(folder / f"samples-{target.replace(':', '-').replace('/', '-')}.jsonl", told)
+            log = source.log(folder, recipe, target, asked | attention_told(dca))
             show = lambda done, total, name=target: progress(name, done, total)  # noqa: E731
             found += run_mrcr(rows, answerer, log, target, context=max_length, progress=show)
         invalid += [f"{target}: {log.unanswered}"] if log.unanswered else []

@@ -196,6 +196,11 @@ def used_dca(bench: Bench, recipe: Recipe, tokens: int) -> dict[str, Any] | None
     return dca
 
 
+def attention_told(dca: dict[str, Any] | None) -> dict[str, Any]:
+    """What answers depend on in Dual Chunk Attention; nothing where it is off."""
+    return {"dca": {name: dca[name] for name in ("chunk", "mscale")}} if dca else {}
+
+
 def finish(report: Report, folder: Path, document: dict[str, Any], as_json: bool) -> None:
     """Write the report, print it (or its JSON line), and leave with status 1 if it is invalid."""
     from octavo.evaluation.report import plain_data

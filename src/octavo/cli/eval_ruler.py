@@ -10,6 +10,7 @@ import click
 from octavo.cli.eval_options import (
     FILE,
     NUMBERS,
+    attention_told,
     bench_options,
     finish,
     formats_option,
@@ -86,7 +87,7 @@ def command(
 
     With --url a server answers; MODEL then only names the tokenizer that lengths are counted in.
     """
-    from octavo.evaluation.log import SampleLog
+    from octavo.evaluation.identity import file_sha256
     from octavo.evaluation.plots import require_plots
     from octavo.evaluation.present import ruler_report
     from octavo.evaluation.ruler import TASK_NAMES, Prompter, Sources, get_tasks
@@ -103,19 +104,16 @@ def command(
     run = RulerRun(chosen, lengths, samples, prompter, seed, progress_on(status))
     run.check()
     dca = used_dca(source.bench, recipes[0], max(lengths)) if source.bench else None
-    setup = source.setup(seed=seed, prompting="chat" if prompter.chat else "base", samples=samples, dca=dca)
+    data = {name: file_sha256(path) for name, path in vars(sources).items() if path}
+    told = {"seed": seed, "prompting": "chat" if prompter.chat else "base"} | ({"data": data} if data else {})
+    setup = source.setup(**told, samples=samples, dca=dca)
+    asked = told | {name: setup[name] for name in ("model", "version")}
     rows: list[dict[str, Any]] = []
     measures: list[Measure] = []
     invalid: list[str] = []
     for recipe in recipes if source.local else recipes[:1]:
         with source.open(recipe) as (answerer, target):
-            told = {name: setup[name] for name in ("model", "seed", "prompting", "version")} | {
-                "target": target
-            }
-            if source.local:
-                told["recipe"] = recipe.as_dict()
-            name = target.replace(":", "-").replace("/", "-")
-            log = SampleLog(folder / f"samples-{name}.jsonl", told)
+            log = source.log(folder, recipe, target, asked | attention_told(dca))
             cells = run.run(answerer, log, target)
         invalid += [f"{target}: {log.unanswered}"] if log.unanswered else []
         rows += [cell.as_row() for cell in cells]

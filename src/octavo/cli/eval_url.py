@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from octavo.cli.options import RECIPE, on_command_line, shared
 
 if TYPE_CHECKING:
     from octavo.evaluation.answers import Answerer
+    from octavo.evaluation.log import SampleLog
     from octavo.evaluation.protocols import TextTokenizer
     from octavo.evaluation.setup import Bench
     from octavo.recipe import Recipe
@@ -84,6 +86,18 @@ class Source:
             "version": version(),
             **more,
         }
+
+    def log(self, folder: Path, recipe: Recipe, target: str, told: dict[str, Any]) -> SampleLog:
+        """The answers of earlier runs that asked the same of the same: `told` says what was asked.
+
+        Raises InvalidFile where the folder has those of another run.
+        """
+        from octavo.evaluation.log import SampleLog
+
+        server = {"url": str(self.options["url"]).rstrip("/"), "send": self.options["send"]}
+        by = {"recipe": recipe.as_dict()} if self.local else server
+        name = target.replace(":", "-").replace("/", "-")
+        return SampleLog(folder / f"samples-{name}.jsonl", {**told, "target": target, **by})
 
     @contextmanager
     def open(self, recipe: Recipe) -> Iterator[tuple[Answerer, str]]:

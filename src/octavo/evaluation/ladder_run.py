@@ -18,6 +18,7 @@ from octavo.evaluation.ruler.run import RulerRun
 from octavo.evaluation.setup import Bench
 from octavo.evaluation.windows import Text, cut
 from octavo.recipe import Recipe
+from octavo.recipe.dca import resolve_dca
 
 __all__ = ["LadderRun"]
 
@@ -87,7 +88,9 @@ class LadderRun:
         plain = self.recipes[0].with_(k="plain", v="plain")
         for recipe in dict.fromkeys((plain, *self.recipes)):
             name = recipe.pair.replace(":", "-")
+            dca = resolve_dca(recipe, self.bench.loaded.shape.context, max(self.contexts))
             told = {"model": self.bench.loaded.identity, "recipe": repr(recipe), "version": version()}
+            told |= {"dca": dca.identity} if dca else {}
             log = SampleLog(self.folder / f"samples-{name}.jsonl", told)
             with self.bench.engine(recipe, tokens=4 * max(self.contexts), sequences=4) as engine:
                 cells = run.run(EngineAnswerer(engine, batch=4), log, recipe.pair)
