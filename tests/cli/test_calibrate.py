@@ -102,3 +102,6 @@ def test_a_place_that_cannot_be_written_is_told_first(octavo: Octavo, document: 
     """Before a model is read: this one does not exist."""
     ran = octavo("calibrate", "no/such", "--text", document, "-o", str(tmp_path / "no" / "r.toml"))
     assert ran.status == 2 and "is no folder; make it first" in ran.err
+    if Path("/proc/self").is_dir():  # a folder that nobody can write in
+        ran = octavo("calibrate", "no/such", "--text", document, "-o", "/proc/self/r.toml")
+        assert ran.status == 2 and "/proc/self cannot be written: " in ran.err and "another -o" in ran.err

@@ -189,6 +189,49 @@ def test_wrong_input_is_told_with_status_2(
     assert status == 2 and said_so in printed
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(
+            [verb, "m", *more, "--out", "text.txt/x"]
+            for verb, more in (
+                ("kld", ["--text", "text.txt"]),
+                ("ppl", ["--text", "text.txt"]),
+                ("ladder", ["--text", "text.txt"]),
+                ("mrcr", ["--data", "text.txt"]),
+                ("equivalence", []),
+                ("ruler", []),
+            )
+        ),
+        ["compare", "text.txt", "text.txt", "--out", "text.txt/x"],
+        ["kld", "m", "--text", "text.txt", "--base", "text.txt/x/base"],
+    ],
+    ids=lambda a: f"{a[0]} {a[-2]}",
+)
+def test_a_place_that_cannot_be_written_is_told_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: Path, arguments: list[str]
+) -> None:
+    """Before the model is loaded: that takes minutes, and the work behind it longer."""
+    monkeypatch.setattr(setup, "load_model", None)
+    status, _, said = run(capsys, *arguments)
+    told = f"text.txt/x cannot be written: Not a directory; give another {arguments[-2]}"
+    assert status == 2 and told in said
+
+
+def test_texts_and_folders_may_have_names_that_are_not_utf_8(capsys: pytest.CaptureFixture[str]) -> None:
+    text, out = Path("caf\udce9.txt"), "\udce9"
+    text.write_text("It is raining on the old harbour. " * 60)
+    arguments = ["ladder", "tiny", "--text", str(text), "--contexts", "96", "--kld-tokens", "0"]
+    arguments += ["--repeats", "1", "--max-tokens", "2", "--formats", "q8_0", "--out", out]
+    status, _, said = run(capsys, *arguments)
+    assert status == 0 and "report: \\udce9/index.html" in said
+    report = json.loads(Path(out, "report.json").read_text())
+    assert report["setup"]["text_name"] == str(text)
+    assert "caf\\udce9.txt" in Path(out, "report.md").read_text()
+    status, found, _ = run(capsys, *arguments, "--json")
+    assert status == 0 and found["report"] == out
+
+
 def test_a_server_is_measured_with_the_same_prompts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import click
 
 from octavo.cli.eval_options import device_option, dtype_option, progress_on, text_option, used_dca
 from octavo.cli.options import cache_options, given, make_recipe
-from octavo.cli.output import Status, emit, json_option
+from octavo.cli.output import Status, check_folder, emit, json_option, shown
 
 if TYPE_CHECKING:
     from octavo.evaluation.recipes import Made
@@ -83,6 +83,7 @@ def command(
         raise click.UsageError(f"the recipe is a TOML file; write -o {output.with_suffix('.toml')}")
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent} is no folder; make it first, or write -o elsewhere")
+    check_folder(output.parent, "-o")
     from octavo.evaluation.recipes import make_recipe_file
     from octavo.evaluation.setup import open_bench
     from octavo.evaluation.windows import cut, read_text
@@ -122,7 +123,7 @@ def starting_recipe(formats: str | None, budget: float | None, options: dict[str
 
 def show(output: Path, made: Made) -> None:
     told = made.as_dict()
-    click.echo(f"{output}: {told['pair']}, {told['bits_per_value']:.3f} bits a value")
+    click.echo(shown(f"{output}: {told['pair']}, {told['bits_per_value']:.3f} bits a value"))
     if told["layers"]:
         click.echo(f"layers: {told['layers']}")
     for name, value in told["kld"].items():

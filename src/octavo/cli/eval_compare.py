@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from octavo.cli.eval_options import finish
-from octavo.cli.output import json_option
+from octavo.cli.output import check_folder, json_option
 
 __all__ = ["command"]
 
@@ -31,6 +31,7 @@ def command(a: Path, b: Path, out: Path, as_json: bool) -> None:
 
     Where each measured one recipe, the two recipes are compared; where several, equal ones are.
     """
+    check_folder(out, "--out")
     from octavo.evaluation.compare import compare_reports, same_input
     from octavo.evaluation.identity import version
     from octavo.evaluation.present import compare_report

@@ -56,13 +56,14 @@ def command(
 ) -> None:
     """Compare short greedy answers to needle prompts, token by token along the reference's own answer."""
     recipes = make_recipes(formats, options)
+    folder = out_folder(options, "equivalence", model)
     bench = make_bench(model, options)
     dca = used_dca(bench, recipes[0], max(lengths))
     from octavo.evaluation.equivalence import run_equivalence
     from octavo.evaluation.present import equivalence_report
     from octavo.evaluation.ruler import Fitter, Prompter, Sources, get_tasks
 
-    status, folder = Status(), out_folder(options, "equivalence", model)
+    status = Status()
     prompter, progress = Prompter(bench.loaded.tokenizer), progress_on(status)
     [task] = get_tasks(["niah_single_1"], Sources(), lambda text: len(text))
     prompts = [s for n in lengths for s in Fitter(task, prompter, n, seed=seed).samples(samples)]

@@ -19,7 +19,7 @@ from octavo.cli.eval_options import (
     text_option,
     used_dca,
 )
-from octavo.cli.output import Status, json_option
+from octavo.cli.output import Status, check_folder, json_option
 
 __all__ = ["command"]
 
@@ -75,7 +75,10 @@ def command(
     """
     if base and len(ctx) > 1:
         raise click.UsageError("--base holds one window length; give one --ctx")
+    if base and not base.exists():
+        check_folder(base.parent, "--base")
     recipes = make_recipes(formats, options, **({"sliding": True} if all_quantised else {}))
+    folder = out_folder(options, "kld", model)
     bench = make_bench(model, options, all_quantised=all_quantised)
     from octavo.evaluation.identity import version
     from octavo.evaluation.kld import KldRun
@@ -83,8 +86,9 @@ def command(
     from octavo.evaluation.windows import cut, read_text
 
     text = read_text(path, bench.loaded.tokenizer)
+    windows = [cut(text, length, tokens=tokens) for length in ctx]
     dca = used_dca(bench, recipes[0], max(ctx))
-    folder, status = out_folder(options, "kld", model), Status()
+    status = Status()
     told = {"model": bench.loaded.identity, "tokenizer": text.tokens_sha256, "text": text.sha256}
     chunk = chunk or (QUANTISED_CHUNK if all_quantised else SERVED_CHUNK)
     run = KldRun(
@@ -97,7 +101,7 @@ def command(
         noise_chunk=chunk + 64,
         progress=progress_on(status),
     )
-    results = [run.run(cut(text, length, tokens=tokens), base) for length in ctx]
+    results = [run.run(each, base) for each in windows]
     status.clear()
     setup = bench.setup(**told, text_name=path.name, all_quantised=all_quantised, chunk=chunk)
     setup |= {"recipe": recipe_told(recipes), "dca": dca}

@@ -75,13 +75,14 @@ def command(
     KLD that its validity control declares invalid ends the command before anything is timed.
     """
     recipes = make_recipes(formats, options)
+    folder = out_folder(options, "ladder", model)
     bench = make_bench(model, options)
     dca = used_dca(bench, recipes[0], max(contexts) + max_tokens)
     from octavo.evaluation.ladder_run import LadderRun
     from octavo.evaluation.present import ladder_report
     from octavo.evaluation.windows import read_text
 
-    status, folder = Status(), out_folder(options, "ladder", model)
+    status = Status()
     text = read_text(path, bench.loaded.tokenizer)
     run = LadderRun(bench, recipes, text, contexts, folder, progress_on(status))
     invalid, rows = run.run(kld_tokens=kld_tokens, samples=samples, max_tokens=max_tokens, repeats=repeats)

@@ -63,6 +63,7 @@ def command(
     if find_spec("lm_eval") is None:
         raise InvalidRequest("this needs lm-evaluation-harness; pip install 'octavo[lm-eval]'")
     recipes = make_recipes(formats, options)
+    folder = out_folder(options, "lm-eval", model)
     bench = make_bench(model, options)
     from octavo.evaluation.harness import HarnessRun
     from octavo.evaluation.present import harness_report
@@ -82,4 +83,4 @@ def command(
         measures += found[1]
     setup = bench.setup(tasks=tasks, limit=limit, num_fewshot=num_fewshot)
     report = harness_report(rows, measures, setup)
-    finish(report, out_folder(options, "lm-eval", model), report.results, as_json)
+    finish(report, folder, report.results, as_json)

@@ -55,8 +55,9 @@ def command(
 
     require_plots()
     recipes = make_recipes(formats, options)
+    folder = out_folder(options, "mrcr", model)
     source = answerer_of(model, options, tokens=max_length, batch=batch)
-    status, folder = Status(), out_folder(options, "mrcr", model)
+    status = Status()
     rows = read_mrcr(data, source.tokenizer)
     dca = used_dca(source.bench, recipes[0], max_length) if source.bench else None
     setup = source.setup(data=file_sha256(data), data_name=data.name, dca=dca)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.options import RECIPE, on_command_line, shared
-from octavo.cli.output import Status, emit
+from octavo.cli.output import Status, check_folder, emit, shown
 
 if TYPE_CHECKING:
     from octavo.evaluation.report import Report
@@ -171,9 +171,11 @@ def make_bench(model: str, options: dict[str, Any], *, all_quantised: bool = Fal
 
 
 def out_folder(options: dict[str, Any], kind: str, model: str) -> Path:
-    """--out, or a folder named after command and model."""
+    """--out, or a folder named after command and model. Raises InvalidFile where it cannot be written."""
     given: Path | None = options["out"]
-    return given or Path("reports") / f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model).strip('-')}"
+    folder = given or Path("reports") / f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model).strip('-')}"
+    check_folder(folder, "--out")
+    return folder
 
 
 def progress_on(status: Status) -> Callable[[str, int, int], None]:
@@ -210,7 +212,7 @@ def finish(report: Report, folder: Path, document: dict[str, Any], as_json: bool
         emit(plain_data({**document, "report": str(folder)}))
     else:
         show(report)
-        click.echo(f"\nreport: {folder / 'index.html'}")
+        click.echo(shown(f"\nreport: {folder / 'index.html'}"))
     if report.invalid:
         click.get_current_context().exit(1)
 

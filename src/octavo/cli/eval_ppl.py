@@ -74,6 +74,7 @@ def command(
     from octavo.recipe.dca import resolve_dca
 
     recipes = make_recipes(formats, options)
+    folder = out_folder(options, "ppl", model)
     bench = make_bench(model, options)
     text, trained = read_text(path, bench.loaded.tokenizer), bench.loaded.shape.context
     longest = len(text.tokens) + len(text.prefix)
@@ -83,7 +84,7 @@ def command(
         lengths = list(NUMBERS.convert(ctx, None, click.get_current_context()))
     longer = [bench.dual_chunk(recipes[0].with_(dca="on"), n) for n in lengths] if dca != "off" else []
     windows = [cut(text, length, tokens=max(tokens or 0, length)) for length in lengths]
-    folder, status = out_folder(options, "ppl", model), Status()
+    status = Status()
     run = PplRun(
         engine=lambda recipe, tokens: bench.engine(recipe, tokens=tokens, chunk=chunk),
         recipes=recipes,

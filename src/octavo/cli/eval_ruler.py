@@ -95,8 +95,9 @@ def command(
 
     require_plots()
     recipes = make_recipes(formats, options)
+    folder = out_folder(options, "ruler", model)
     source = answerer_of(model, options, tokens=max(lengths), batch=batch)
-    status, folder = Status(), out_folder(options, "ruler", model)
+    status = Status()
     prompter = Prompter(source.tokenizer, chat=None if prompting == "auto" else prompting == "chat")
     names = TASK_NAMES if tasks == "all" else [name.strip() for name in tasks.split(",")]
     sources = Sources(essay, squad, hotpotqa)

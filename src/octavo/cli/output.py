@@ -6,11 +6,15 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["Cell", "Status", "count", "emit", "json_option", "size", "table"]
+from octavo.errors import InvalidFile
+
+__all__ = ["Cell", "Status", "check_folder", "count", "emit", "json_option", "shown", "size", "table"]
 
 Cell = str | int | float | None
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -25,7 +29,24 @@ def json_option(command: Command) -> Command:
 
 def emit(document: object) -> None:
     """Print `document` as one line of JSON."""
-    click.echo(json.dumps(document, ensure_ascii=False, allow_nan=False))
+    click.echo(shown(json.dumps(document, ensure_ascii=False, allow_nan=False)))
+
+
+def check_folder(folder: Path, option: str) -> None:
+    """Raise InvalidFile, before any work, unless files can be written in `folder`, which need not exist."""
+    there = next((place for place in (folder, *folder.absolute().parents) if place.exists()), folder)
+    try:
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise InvalidFile(
+            f"{folder} cannot be written: {error.strerror or error}; give another {option}"
+        ) from error
+
+
+def shown(text: str) -> str:
+    """What can be printed: in the name of a file that is not UTF-8, escapes stand for its bytes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:

@@ -55,14 +55,15 @@ class Report:
         return replace(self, tables=(), measures=(), plots=(), invalid=(*self.invalid, *invalid))
 
     def write(self, folder: Path) -> None:
-        """Write all files; a report that was there is replaced."""
+        """Write all files; a report that was there is replaced. Escapes stand for what is no Unicode, as in
+        the name of a text that is not UTF-8."""
         folder.mkdir(parents=True, exist_ok=True)
         for plot in self.plots:
             draw(plot, folder)
         document = json.dumps(self.as_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        (folder / "report.json").write_text(document + "\n", encoding="utf-8")
-        (folder / "report.md").write_text(self.markdown(), encoding="utf-8")
-        (folder / "index.html").write_text(self.page(), encoding="utf-8")
+        pages = {"report.json": document + "\n", "report.md": self.markdown(), "index.html": self.page()}
+        for name, text in pages.items():
+            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; numbers that JSON cannot hold become null."""
