@@ -18,6 +18,8 @@ from tests.evaluation.bench import loaded, said
 
 pytest.importorskip("matplotlib")
 
+ONE = ("--lengths", "1200", "--samples", "1")
+
 
 @pytest.fixture(autouse=True)
 def tiny_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -179,6 +181,14 @@ def test_ladder(capsys: pytest.CaptureFixture[str], text: Path) -> None:
         (["ruler", "tiny", "--tasks", "needle"], "unknown RULER task"),
         (["ruler", "tiny", "--lengths", "64"], "too short"),
         (["compare", "text.txt", "text.txt"], "cannot be read as a report"),
+        (["kld", "tiny", "--text", "text.txt", "--ctx", "64,64"], "has a number twice"),
+        (["kld", "tiny", "--text", "text.txt", "--formats", "q4_0,q8_0,q4_0:q4_0"], "has q4_0:q4_0 twice"),
+        (["kld", "tiny", "--text", "text.txt", "--formats", "q8_0:"], "'q8_0:' is no pair of formats"),
+        (["kld", "tiny", "--text", "text.txt", "--formats", "q8_0,"], "'' is no pair of formats"),
+        (["ruler", "tiny", *ONE, "--tasks", "vt,vt"], "--tasks has vt twice"),
+        (["ruler", "tiny", *ONE, "--send", "text"], "--send is for a server"),
+        (["mrcr", "tiny", "--data", "text.txt", "--timeout", "9"], "--timeout is for a server"),
+        (["ruler", "tiny", *ONE, "--url", "http://x/v1", "--timeout", "-1"], "not in the range x>0"),
         (["klt", "tiny"], "did you mean 'kld'"),
     ],
 )
@@ -230,6 +240,32 @@ def test_texts_and_folders_may_have_names_that_are_not_utf_8(capsys: pytest.Capt
     assert "caf\\udce9.txt" in Path(out, "report.md").read_text()
     status, found, _ = run(capsys, *arguments, "--json")
     assert status == 0 and found["report"] == out
+
+
+@pytest.mark.parametrize("verb", ["kld --text", "ppl --text", "ladder --text", "ruler --essay"])
+def test_what_is_no_text_is_told_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(setup, "load_model", None)
+    Path("latin.txt").write_bytes(b"caf\xe9")
+    name, option = verb.split()
+    status, _, said = run(capsys, name, "tiny", option, "latin.txt")
+    assert status == 2 and "latin.txt is not UTF-8: byte 3 of 4 is 0xe9" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--contexts", "96,9000"], "fewer than context 9,000; give a longer text or smaller --contexts"),
+        (["--contexts", "96,128", "--samples", "1"], "length 96 is too short for niah_single_1"),
+        (["--contexts", "96,1"], "ctx is 1; a window needs at least 2 tokens"),
+    ],
+)
+def test_a_ladder_that_cannot_be_climbed_is_not_begun(
+    capsys: pytest.CaptureFixture[str], text: Path, more: list[str], told: str
+) -> None:
+    status, _, said = run(capsys, "ladder", "tiny", "--text", str(text), *more, "--out", "a")
+    assert status == 2 and told in said and not Path("a").exists()
 
 
 def test_a_server_is_measured_with_the_same_prompts(

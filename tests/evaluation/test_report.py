@@ -113,6 +113,30 @@ def test_what_cannot_be_compared_is_refused() -> None:
         compare_reports(a, other)
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"setup": 3}, "its setup is no table"),
+        ({"invalid": None}, "its reasons are no list"),
+        ({"measures": 3}, "damaged measures"),
+        ({"measures": [{"key": "x"}]}, "damaged measures: KeyError"),
+    ],
+)
+def test_damaged_reports_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    sound = {"kind": "kld", "valid": True, "invalid": [], "setup": {}, "measures": []}
+    (tmp_path / "report.json").write_text(json.dumps(sound))
+    load_report(tmp_path)
+    (tmp_path / "report.json").write_text(json.dumps({**sound, **changes}))
+    with pytest.raises(InvalidFile, match=told):
+        load_report(tmp_path)
+
+
+def test_reports_without_samples_are_not_compared() -> None:
+    report: dict[str, Any] = {"kind": "ladder", "valid": True, "invalid": [], "setup": {}, "measures": []}
+    with pytest.raises(InvalidRequest, match="report A keeps no sample of its figures"):
+        compare_reports(report, report)
+
+
 def test_other_files_are_no_reports(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text("[]")
     with pytest.raises(InvalidFile, match="no report"):

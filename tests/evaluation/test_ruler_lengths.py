@@ -117,6 +117,15 @@ def test_tasks_without_their_file_are_refused(name: str, option: str) -> None:
         get_tasks(["niah_single_1", name], Sources(), len)
 
 
+@pytest.mark.parametrize("data", ["3", "[]", '{"data": 3}', '{"data": [{"x": 1}]}', '[{"question": "x"}]'])
+def test_other_json_is_refused(data: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    path.write_text(data)
+    for read in (read_squad, read_hotpotqa):
+        with pytest.raises(InvalidFile, match=r"is JSON, but not|holds no answerable question"):
+            read(path)
+
+
 def test_other_refusals(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="niah_single_1"):
         get_tasks(["niah_single1"], Sources(), len)

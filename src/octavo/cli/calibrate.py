@@ -79,6 +79,8 @@ def command(
     same, with what was asked for.
     """
     recipe = starting_recipe(formats, budget, options)
+    if scales and not budget and not recipe.quantises_keys:
+        raise click.UsageError(f"--scales would change nothing: keys are {recipe.k}; choose others with -ctk")
     if output.suffix != ".toml":
         raise click.UsageError(f"the recipe is a TOML file; write -o {output.with_suffix('.toml')}")
     if not output.parent.is_dir():
@@ -116,8 +118,8 @@ def starting_recipe(formats: str | None, budget: float | None, options: dict[str
         raise click.UsageError("--formats is -ctk and -ctv in one; give it or them")
     recipe = make_recipe(options)
     if formats:
-        k, _, v = formats.partition(":")
-        recipe = recipe.with_(k=k, v=v or k, layers=recipe.layers if "layers" in named else "")
+        pair = type(recipe).from_pair(formats)
+        recipe = recipe.with_(k=pair.k, v=pair.v, layers=recipe.layers if "layers" in named else "")
     return recipe
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from octavo.cli.eval_options import (
-    NUMBERS,
     bench_options,
     finish,
     formats_option,
@@ -19,6 +18,7 @@ from octavo.cli.eval_options import (
     text_option,
     used_dca,
 )
+from octavo.cli.eval_types import NUMBERS
 from octavo.cli.output import Status, json_option
 
 __all__ = ["command"]

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from octavo.cli.eval_options import (
-    FILE,
     attention_told,
     bench_options,
     finish,
@@ -18,6 +17,7 @@ from octavo.cli.eval_options import (
     progress_on,
     used_dca,
 )
+from octavo.cli.eval_types import FILE
 from octavo.cli.eval_url import answerer_of, url_options
 from octavo.cli.output import Status, json_option
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from octavo.cli.eval_types import TEXT, each_once
 from octavo.cli.options import RECIPE, on_command_line, shared
 from octavo.cli.output import Status, check_folder, emit, shown
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from octavo.recipe import Recipe
 
 __all__ = [
-    "FILE",
-    "NUMBERS",
     "always_dca_options",
     "bench_options",
     "device_option",
@@ -39,27 +38,6 @@ Option = Callable[[Callable[..., Any]], Any]
 """A decorator that gives a command an option."""
 
 
-class Numbers(click.ParamType[Any]):
-    """Whole numbers with commas between."""
-
-    name = "numbers"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers such as 1024,2048", param, ctx)
-        if min(numbers) < 1:
-            self.fail(f"{value!r} has a number below 1", param, ctx)
-        return numbers
-
-
-NUMBERS = Numbers()
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 ON_OFF = click.Choice(["on", "off"])
 SWITCHES = ("centre", "rotate", "sliding")
 SETTINGS = ("recent", "exact_pages", *SWITCHES, "k_gain", "v_gain", "dca", "dca_chunk", "dca_mscale")
@@ -77,7 +55,7 @@ def dtype_option(default: str, help: str) -> Option:
 
 def text_option(help: str) -> Option:
     """--text: the file to read, as `path`."""
-    return click.option("--text", "path", type=FILE, required=True, metavar="FILE", help=help)
+    return click.option("--text", "path", type=TEXT, required=True, metavar="FILE", help=help)
 
 
 BENCH = (
@@ -143,7 +121,10 @@ def recipe_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_recipes(formats: str, options: dict[str, Any], **defaults: Any) -> list[Recipe]:
-    """One recipe a pair, after that of --recipe. Raises UnknownName for a format that does not exist."""
+    """One recipe a pair, after that of --recipe; none may be named twice.
+
+    Raises UnknownName for a format that does not exist.
+    """
     from octavo.recipe import Recipe
 
     given = recipe_settings(options)
@@ -153,7 +134,9 @@ def make_recipes(formats: str, options: dict[str, Any], **defaults: Any) -> list
     if path and not is_given("formats"):
         return [base]
     pairs = [Recipe.from_pair(pair.strip()) for pair in formats.split(",")]
-    return [*([base] if path else []), *(base.with_(k=pair.k, v=pair.v) for pair in pairs)]
+    recipes = [*([base] if path else []), *(base.with_(k=pair.k, v=pair.v) for pair in pairs)]
+    each_once("--formats", [recipe.pair for recipe in recipes])
+    return recipes
 
 
 def is_given(option: str) -> bool:

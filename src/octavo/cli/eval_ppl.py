@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from octavo.cli.eval_options import (
-    NUMBERS,
     always_dca_options,
     finish,
     formats_option,
@@ -18,6 +17,7 @@ from octavo.cli.eval_options import (
     progress_on,
     text_option,
 )
+from octavo.cli.eval_types import NUMBERS
 from octavo.cli.output import Status, json_option
 
 __all__ = ["command"]

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.eval_options import (
-    FILE,
-    NUMBERS,
     attention_told,
     bench_options,
     finish,
@@ -19,6 +17,7 @@ from octavo.cli.eval_options import (
     progress_on,
     used_dca,
 )
+from octavo.cli.eval_types import FILE, NUMBERS, TEXT, each_once
 from octavo.cli.eval_url import answerer_of, url_options
 from octavo.cli.output import Status, json_option
 
@@ -56,7 +55,7 @@ __all__ = ["command"]
     show_default=True,
     help="Through the chat template, or as plain text.",
 )
-@click.option("--essay", type=FILE, metavar="FILE", help="Long prose for the essay haystacks.")
+@click.option("--essay", type=TEXT, metavar="FILE", help="Long prose for the essay haystacks.")
 @click.option("--squad", type=FILE, metavar="FILE", help="SQuAD 2.0 (dev-v2.0.json) for qa_1.")
 @click.option(
     "--hotpotqa", type=FILE, metavar="FILE", help="HotpotQA (hotpot_dev_distractor_v1.json) for qa_2."
@@ -96,10 +95,11 @@ def command(
     require_plots()
     recipes = make_recipes(formats, options)
     folder = out_folder(options, "ruler", model)
+    names = TASK_NAMES if tasks == "all" else [name.strip() for name in tasks.split(",")]
+    each_once("--tasks", names)
     source = answerer_of(model, options, tokens=max(lengths), batch=batch)
     status = Status()
     prompter = Prompter(source.tokenizer, chat=None if prompting == "auto" else prompting == "chat")
-    names = TASK_NAMES if tasks == "all" else [name.strip() for name in tasks.split(",")]
     sources = Sources(essay, squad, hotpotqa)
     chosen = get_tasks(names, sources, lambda text: len(source.tokenizer.encode(text, special=False)))
     run = RulerRun(chosen, lengths, samples, prompter, seed, progress_on(status))

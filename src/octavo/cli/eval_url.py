@@ -38,7 +38,7 @@ URL = (
     ),
     click.option(
         "--timeout",
-        type=float,
+        type=click.FloatRange(min=0, min_open=True),
         default=600.0,
         show_default=True,
         metavar="SECONDS",
@@ -140,5 +140,7 @@ def answerer_of(model: str, options: dict[str, Any], *, tokens: int, batch: int)
         from octavo.evaluation.setup import load_tokenizer
 
         return Source(None, options, model, tokens, batch, load_tokenizer(model))
+    if option := on_command_line("url_model", "send", "timeout", "api_key"):
+        raise click.UsageError(f"{option} is for a server, and an engine made here answers; add --url")
     bench = make_bench(model, options)
     return Source(bench, options, model, tokens, batch, bench.loaded.tokenizer)

@@ -92,7 +92,7 @@ def fit_budget(
 def check_budget(recipe: Recipe, shape: ModelShape, bits: float, formats: Sequence[str] = FORMATS) -> None:
     """Raise InvalidRequest where the smallest of `formats` in all layers is more than `bits` bits a value."""
     least, name = min((bits_per_value(recipe.with_(k=f, v=f), shape), f) for f in formats)
-    if bits < least:
+    if not bits >= least:  # nor is not-a-number enough
         raise InvalidRequest(
             f"{bits:g} bits a value are too few: {name} in all layers takes {least:.4g} on this model"
         )

@@ -75,6 +75,9 @@ def compare_reports(a: dict[str, Any], b: dict[str, Any]) -> tuple[list[Differen
             "references; compare runs under the same"
         )
     left, right = _measures(a), _measures(b)
+    if not left or not right:
+        name = "B" if left else "A"
+        raise InvalidRequest(f"report {name} keeps no sample of its figures; nothing to compare")
     if not left.keys() & right.keys():
         left, right = _without_target(left), _without_target(right)
     shared = [key for key in left if key in right]

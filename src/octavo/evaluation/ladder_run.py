@@ -16,7 +16,7 @@ from octavo.evaluation.log import SampleLog
 from octavo.evaluation.ruler import Prompter, Sources, get_tasks
 from octavo.evaluation.ruler.run import RulerRun
 from octavo.evaluation.setup import Bench
-from octavo.evaluation.windows import Text, cut
+from octavo.evaluation.windows import Text, Windows, cut
 from octavo.recipe import Recipe
 from octavo.recipe.dca import resolve_dca
 
@@ -40,14 +40,17 @@ class LadderRun:
         self, *, kld_tokens: int, samples: int, max_tokens: int, repeats: int
     ) -> tuple[list[str], list[dict[str, Any]]]:
         """Why the run is invalid (then there are no rows), and a row for each context and recipe."""
-        invalid, quality = self._kld(kld_tokens) if kld_tokens else ([], {})
+        prompts = [self._prompt(ctx) for ctx in self.contexts]
+        windows = [cut(self.text, ctx, tokens=max(kld_tokens, ctx)) for ctx in self.contexts if kld_tokens]
+        ruler = self._ruler(samples) if samples else None
+        invalid, quality = self._kld(windows)
         if invalid:
             return invalid, []
-        needles = self._needles(samples) if samples else {}
+        needles = self._needles(ruler) if ruler else {}
         rows = climb(
             lambda recipe: self.bench.engine(recipe, tokens=max(self.contexts) + max_tokens),
             self.recipes,
-            [self._prompt(ctx) for ctx in self.contexts],
+            prompts,
             max_tokens=max_tokens,
             repeats=repeats,
             progress=self.progress,
@@ -57,10 +60,13 @@ class LadderRun:
     def _prompt(self, ctx: int) -> list[int]:
         tokens = [*self.text.prefix, *self.text.tokens][:ctx]
         if len(tokens) < ctx:
-            raise InvalidRequest(f"{self.text.name} has {len(tokens):,} tokens, fewer than context {ctx:,}")
+            raise InvalidRequest(
+                f"{self.text.name} has {len(tokens):,} tokens, fewer than context {ctx:,}; give a longer "
+                "text or smaller --contexts"
+            )
         return tokens
 
-    def _kld(self, tokens: int) -> tuple[list[str], Found]:
+    def _kld(self, windows: Sequence[Windows]) -> tuple[list[str], Found]:
         identity = {"model": self.bench.loaded.identity, "text": self.text.sha256, "version": version()}
         run = KldRun(
             engine=lambda recipe, chunk: self.bench.engine(recipe, tokens=max(self.contexts), chunk=chunk),
@@ -71,8 +77,8 @@ class LadderRun:
             progress=self.progress,
         )
         found: Found = {}
-        for ctx in self.contexts:
-            result = run.run(cut(self.text, ctx, tokens=max(tokens, ctx)))
+        for each in windows:
+            ctx, result = each.ctx, run.run(each)
             if not result.validity.valid:
                 return [f"ctx {ctx}: {reason}" for reason in result.validity.reasons], {}
             for row in result.rows:
@@ -80,10 +86,15 @@ class LadderRun:
                 found[(ctx, row["target"])] = figures
         return [], found
 
-    def _needles(self, samples: int) -> Found:
+    def _ruler(self, samples: int) -> RulerRun:
+        """The needle prompts; a context that none fits in is refused before any work."""
         tokenizer = self.bench.loaded.tokenizer
         tasks = get_tasks(["niah_single_1"], Sources(), lambda text: len(text))
         run = RulerRun(tasks, self.contexts, samples, Prompter(tokenizer), progress=self.progress)
+        run.check()
+        return run
+
+    def _needles(self, run: RulerRun) -> Found:
         found: Found = {}
         plain = self.recipes[0].with_(k="plain", v="plain")
         for recipe in dict.fromkeys((plain, *self.recipes)):

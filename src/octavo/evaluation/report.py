@@ -16,6 +16,7 @@ from octavo.evaluation.plots import Plot, draw
 
 __all__ = ["Report", "Table", "load_report", "number", "plain_data"]
 
+_KEYS = {"kind", "valid", "invalid", "setup", "measures"}
 Cell = str | int | float | None
 
 
@@ -110,10 +111,16 @@ def load_report(folder: Path) -> dict[str, Any]:
     path = folder / "report.json" if folder.is_dir() else folder
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or not {"kind", "measures", "setup", "valid"} <= document.keys():
+        if not isinstance(document, dict) or not document.keys() >= _KEYS:
             raise ValueError("it is JSON, but no report")
+        if not isinstance(document["setup"], dict) or not isinstance(document["invalid"], list):
+            raise ValueError("its setup is no table, or its reasons are no list")
+        for measure in document["measures"]:
+            Measure.from_dict(measure)
     except (OSError, ValueError) as error:
         raise InvalidFile(f"{path} cannot be read as a report of `octavo eval`: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise InvalidFile(f"{path} is a report of `octavo eval` with damaged measures: {error!r}") from error
     return document
 
 

@@ -107,9 +107,14 @@ class Recipe:
         return any(pair != ("plain", "plain") for pair in self.pairs)
 
     @property
+    def quantises_keys(self) -> bool:
+        """Whether the keys of any layer are: only those have scales."""
+        return any(get_format(k).quantised for k, _ in self.pairs)
+
+    @property
     def pair(self) -> str:
         """ "k:v", as the command line writes it; "+layers" and "+scales" say that there is more."""
-        scaled = self.scales and any(get_format(k).quantised for k, _ in self.pairs)
+        scaled = self.scales and self.quantises_keys
         return f"{self.k}:{self.v}" + ("+layers" if self.layers else "") + ("+scales" if scaled else "")
 
     @property
@@ -124,8 +129,10 @@ class Recipe:
 
     @classmethod
     def from_pair(cls, pair: str, **settings: Any) -> Recipe:
-        """A recipe from "k:v", or "k" for both sides."""
-        k, _, v = pair.partition(":")
+        """A recipe from "k:v", or "k" for both sides. Raises InvalidRequest where one is missing."""
+        k, colon, v = pair.partition(":")
+        if not k or (colon and not v):
+            raise InvalidRequest(f"{pair!r} is no pair of formats; write k:v, or k for both sides")
         return cls(k=k, v=v or k, **settings)
 
     @classmethod

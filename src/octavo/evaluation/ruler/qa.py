@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -75,8 +76,12 @@ class QuestionAnswering(Task):
 
 
 def read_squad(path: str | Path) -> Questions:
-    """The answerable questions of a SQuAD 2.0 file (dev-v2.0.json)."""
-    articles = [article["paragraphs"] for article in _read(path, "SQuAD 2.0", "data")["data"]]
+    """The answerable questions of a SQuAD 2.0 file (dev-v2.0.json). Raises InvalidFile."""
+    return _read(path, "SQuAD 2.0", _squad)
+
+
+def _squad(data: Any) -> Questions:
+    articles = [article["paragraphs"] for article in data["data"]]
     documents = sorted({p["context"] for article in articles for p in article})
     number = {text: n for n, text in enumerate(documents)}
     questions = []
@@ -89,12 +94,15 @@ def read_squad(path: str | Path) -> Questions:
                 if not q.get("is_impossible", False):
                     answers = tuple(a["text"] for a in q["answers"])
                     questions.append(Question(q["question"], answers, (own,), related))
-    return _questions(path, documents, questions)
+    return Questions(tuple(documents), tuple(questions))
 
 
 def read_hotpotqa(path: str | Path) -> Questions:
-    """The questions of a HotpotQA file (hotpot_dev_distractor_v1.json)."""
-    rows = _read(path, "HotpotQA", None)
+    """The questions of a HotpotQA file (hotpot_dev_distractor_v1.json). Raises InvalidFile."""
+    return _read(path, "HotpotQA", _hotpotqa)
+
+
+def _hotpotqa(rows: Any) -> Questions:
     texts = [[f"{title}\n{''.join(parts)}" for title, parts in row["context"]] for row in rows]
     documents = sorted({text for row in texts for text in row})
     number = {text: n for n, text in enumerate(documents)}
@@ -102,20 +110,19 @@ def read_hotpotqa(path: str | Path) -> Questions:
         Question(row["question"], (row["answer"],), tuple(number[t] for t in mine))
         for row, mine in zip(rows, texts, strict=True)
     ]
-    return _questions(path, documents, questions)
+    return Questions(tuple(documents), tuple(questions))
 
 
-def _read(path: str | Path, kind: str, key: str | None) -> Any:
+def _read(path: str | Path, kind: str, made: Callable[[Any], Questions]) -> Questions:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise InvalidFile(f"{path} cannot be read as {kind}: {error}") from error
-    if not (isinstance(data, list) if key is None else isinstance(data, dict) and key in data):
-        raise InvalidFile(f"{path} is JSON, but not {kind}; give the file as it is published")
-    return data
-
-
-def _questions(path: str | Path, documents: list[str], questions: list[Question]) -> Questions:
-    if not questions:
+    try:
+        found = made(data)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        told = f"{path} is JSON, but not {kind} ({type(error).__name__}: {error})"
+        raise InvalidFile(f"{told}; give the file as it is published") from error
+    if not found.questions:
         raise InvalidFile(f"{path} holds no answerable question")
-    return Questions(tuple(documents), tuple(questions))
+    return found
