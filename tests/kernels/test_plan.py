@@ -45,6 +45,17 @@ def test_shared_pages_are_one_run() -> None:
     assert plan.most_rows == 16
 
 
+@pytest.mark.parametrize(
+    ("rows", "pages", "wide"),
+    [(48, 399, False), (48, 400, True), (64, 200, True), (128, 89, True), (128, 88, False)],
+)
+def test_a_wide_run_must_save_what_it_costs(rows: int, pages: int, wide: bool) -> None:
+    """400 readings by a tile: one for each page of three tiles, two of four, four and a half of eight."""
+    shared = readers([list(range(pages)) for _ in range(rows // 4)])
+    plan = plan_items(shared, np.full(rows // 4, 64 * pages - 1), 4, wide=33, wide_saves=400)
+    assert (len(plan.wide_runs), len(plan.runs)) == ((1, 0) if wide else (0, rows // 16))
+
+
 def test_what_many_rows_share_is_a_wide_run() -> None:
     """As long as enough rows are left; 35 sequences of four rows are one wide tile and a narrow one."""
     plan = plan_items(readers([[3, 4, 5, -1 - i] for i in range(35)]), np.full(35, 200), 4, wide=64)

@@ -20,7 +20,7 @@ from octavo.kernels.append import append_rows, turn_back
 from octavo.kernels.decode import DevicePlan, LayerPool, decode
 from octavo.kernels.plan import Plan, Reader, plan_items
 from octavo.kernels.seal import seal_pages
-from octavo.kernels.wide import wide_from
+from octavo.kernels.wide import SAVES, wide_from
 from octavo.model.shape import LayerGroup
 from octavo.pages.bands import Turns, count_bands, cut, views
 from octavo.pages.segment import Segment
@@ -164,8 +164,8 @@ def decode_plan(
             readers.append(Reader(part.pages.astype(np.int32), range(first, first + s.n), part.first * PAGE))
         positions[:, at : at + s.n] = s.computed + np.arange(s.n)
         at += s.n
-    wide = wide_from(group.head_dim)
-    return plan_items(readers, positions.ravel(), group.queries_per_head, group.window, bands, wide)
+    wide, heads = wide_from(group.head_dim), group.queries_per_head
+    return plan_items(readers, positions.ravel(), heads, group.window, bands, wide, SAVES)
 
 
 def layer_pool(pages: LayerPages) -> LayerPool:

@@ -7,6 +7,7 @@ the pages they have in common, so those are read once; what is left of each beco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ TILE = 16
 
 WIDE_TILE = 128
 """Query rows of a wide run, whose pages are unpacked once for all of them (cuda/wide.cu)."""
+
+HALF_COST, WHOLE_COST = 2.0, 3.5
+"""What reading a page takes in a wide run of up to 64 rows, and of more, in readings by one tile."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +91,15 @@ def plan_items(
     window: int | None = None,
     bands: int = 1,
     wide: int = 0,
+    wide_saves: float = -math.inf,
 ) -> Plan:
     """The plan of one step. positions int [T]: of each query token, which sees itself and what is before.
 
     With `bands` the T tokens are so many sets of queries, one behind the other, of T / bands tokens.
 
     With `window` a token sees that many tokens, itself included; pages before all windows of a reader
-    should not be in it. Pages that `wide` query rows or more read together become wide runs; 0: none do.
+    should not be in it. Pages that `wide` query rows or more read together become wide runs, 0: none do; but
+    only where that saves `wide_saves` readings of a page by a tile.
     """
     positions = np.asarray(positions, np.int64)
     low = np.zeros_like(positions) if window is None else np.maximum(positions + 1 - window, 0)
@@ -103,7 +109,9 @@ def plan_items(
     for pages, first, tokens in _share(list(readers), 0):
         rows, at = (tokens[:, None] * group + np.arange(group)).ravel(), 0
         while at < len(rows):
-            tiles, size = (broad, WIDE_TILE) if 0 < wide <= len(rows) - at else (narrow, TILE)
+            left = min(len(rows) - at, WIDE_TILE)
+            pays = 0 < wide <= left and len(pages) * _saved(left) >= wide_saves
+            tiles, size = (broad, WIDE_TILE) if pays else (narrow, TILE)
             tiles.append((pages, first, rows[at : at + size]))
             at += size
     starts, addresses = _lay_out([pages for pages, _, _ in narrow + broad])
@@ -120,6 +128,11 @@ def plan_items(
 
 Tile = tuple[np.ndarray, int, np.ndarray]
 """Pages, position of their first token, query rows."""
+
+
+def _saved(rows: int) -> float:
+    """Readings of each page by a tile that a wide run of `rows` saves."""
+    return -(-rows // TILE) - (HALF_COST if 2 * rows <= WIDE_TILE else WHOLE_COST)
 
 
 def _runs(tiles: list[Tile], starts: list[int], group: int, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,21 +14,23 @@ from octavo.errors import UnsupportedModel
 from octavo.formats.base import PAGE
 from octavo.kernels.variants import Attending, page_bytes
 
-__all__ = ["WIDE_HEAD_DIMS", "WideVariant", "choose_wide", "wide_from"]
+__all__ = ["SAVES", "WIDE_HEAD_DIMS", "WideVariant", "choose_wide", "wide_from"]
 
-WIDE_HEAD_DIMS = (64, 128)
+FROM_ROWS = {64: 49, 128: 33}
+"""Query rows that share pages from which a wide run may pay, by head_dim: one tile more than its cost."""
 
-FROM_ROWS: int | None = None
-"""Query rows that share pages from which a wide run pays; None: not measured yet, so none is planned."""
+SAVES = 450.0
+"""Readings of a page by a tile that a wide run must save: what beginning and merging it costs more."""
+
+WIDE_HEAD_DIMS = tuple(FROM_ROWS)
 
 HOPPER = (9, 0)
 
 
 def wide_from(head_dim: int) -> int:
     """`wide` of plan_items for the current device: the least rows of a wide run, 0 where there are none."""
-    if FROM_ROWS is None or head_dim not in WIDE_HEAD_DIMS:
-        return 0
-    return FROM_ROWS if torch.cuda.get_device_capability() == HOPPER else 0
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == HOPPER
+    return FROM_ROWS.get(head_dim, 0) if hopper else 0
 
 
 @dataclass(frozen=True)
