@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import math
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -175,7 +178,8 @@ def test_what_many_read_is_a_wide_run(
     fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Agents of one document; graphs for steps with wide runs and without."""
-    monkeypatch.setattr("octavo.attention.cuda.wide_from", lambda _: 9)
+    monkeypatch.setattr(cuda, "wide_from", lambda _: 9)
+    monkeypatch.setattr(cuda, "SAVES", -math.inf)
     loads: list[int] = []
     load = DevicePlan.load
     monkeypatch.setattr(
@@ -192,6 +196,29 @@ def test_what_many_read_is_a_wide_run(
     assert max(loads) > 0 == loads[-1]
     keys = engine._core.graphs._graphs if fixture == "graphed" else {(True,), (False,)}  # type: ignore[union-attr]
     assert {key[-1] for key in keys} == {True, False}, "a graph without wide runs launches none"
+
+
+def test_a_closed_engine_holds_no_graphs(graphed: Maker) -> None:
+    engine = graphed("llama", 64)
+    engine.generate([random_tokens(10)], greedy(4))
+    held = engine._core.graphs
+    assert held is not None and held._graphs
+    engine.close()
+    assert not held._graphs and engine._core.graphs is None, "they go at once, not as garbage"
+
+
+def test_nothing_is_collected_while_a_graph_is_captured() -> None:
+    class Ring:
+        def __init__(self) -> None:
+            self.me = self
+
+    ring = weakref.ref(Ring())
+    with graphs.undisturbed():
+        kept = [[n] for n in range(5000)]  # enough to start a collection
+        assert ring() is not None and not gc.isenabled()
+    assert gc.isenabled() and len(kept) == 5000
+    gc.collect()
+    assert ring() is None
 
 
 def test_a_step_that_no_graph_has_room_for(graphed: Maker, monkeypatch: pytest.MonkeyPatch) -> None:

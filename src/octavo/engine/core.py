@@ -134,6 +134,9 @@ class Core:
         for document in list(self.documents.values()):
             if not document.ready:
                 self._drop_document(document, error)
+        if self.graphs is not None:
+            self.graphs.clear()
+        self.graphs, self.ahead = None, Ahead(self.scheduler, None)
         return self._hand_over()
 
     def _hand_over(self) -> list[Delta]:

@@ -7,8 +7,11 @@ fixed place. Rows beyond the batch write to a page that nobody reads.
 
 from __future__ import annotations
 
+import gc
 import time
 from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,19 @@ from octavo.pages.segment import Segment
 __all__ = ["DecodeGraphs"]
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While it lasts no garbage is collected: a graph of an engine that is gone may be in it, and to destroy
+    one ends a capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class DecodeGraphs:
@@ -55,6 +71,11 @@ class DecodeGraphs:
             graph = self._graphs[size, *tiles, *wide] = DecodeGraph(self, size, tiles, wide, self._pool)
             self.capture_s += time.perf_counter() - began
         return graph.run(grants, ids, segments, plans)
+
+    def clear(self) -> None:
+        """All graphs go back, at once: among garbage they would go later, perhaps while another engine
+        captures."""
+        self._graphs.clear()
 
     def plan(self, segments: list[list[Segment]], size: int) -> list[Plan]:
         """Who reads what, by group, padded to `size` sequences."""
@@ -104,7 +125,7 @@ class DecodeGraph:
             for _ in range(3):
                 self.owner.runner.logits(self.batch, compiled=True)
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(self.graph, pool=pool):
+        with undisturbed(), torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
             self.logits = self.owner.runner.logits(self.batch, compiled=True)
 
     def run(
