@@ -114,6 +114,8 @@ def test_gates_are_where_they_are_said_to_be() -> None:
     assert not check_reference(float("nan"), 50_000, 20.0).valid
     assert check_control(0.98, 0.02).valid
     assert not check_control(0.979, 0.001).valid
+    for dtype, told in (("bfloat16", True), ("float32", False)):
+        assert ("try --dtype" in check_control(0.979, 0.001, dtype).reasons[0]) is told
     assert not check_control(0.99, 0.0201).valid
     assert not check_control(0.99, float("nan")).valid
 

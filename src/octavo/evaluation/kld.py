@@ -84,7 +84,7 @@ class KldRun:
         if not result.validity.valid:
             return result
         control = self._row(self._settings(k="q8_0", v="q8_0"), windows, base, identity, "control")
-        validity = check_control(control["top1"], control["mean_kld"])
+        validity = check_control(control["top1"], control["mean_kld"], self.shape.dtype)
         result = ContextResult(windows.ctx, windows.tokens, reference, validity, control)
         if not validity.valid:
             return result

@@ -44,17 +44,19 @@ def check_reference(entropy: float, vocab: int, ppl: float) -> Validity:
     return Validity(tuple(reasons))
 
 
-def check_control(top1: float, mean_kld: float) -> Validity:
-    """Whether q8_0, which is known to be harmless, looks harmless here."""
+def check_control(top1: float, mean_kld: float, dtype: str = "float32") -> Validity:
+    """Whether q8_0, which is known to be harmless, looks harmless here; `dtype` the model's."""
     reasons = []
+    coarse = "; rounding to bfloat16 alone moves near ties: try --dtype float16 or float32"
+    hint = coarse if dtype == "bfloat16" else ""
     if not top1 >= MIN_CONTROL_TOP1:
         reasons.append(
             f"the q8_0 control keeps the top token in {top1:.3f} of positions; below {MIN_CONTROL_TOP1} the "
-            "instrument (model, text or engine) is at fault, not the formats"
+            f"instrument (model, text or engine) is at fault, not the formats{hint}"
         )
     if not mean_kld <= MAX_CONTROL_KLD:
         reasons.append(
             f"the q8_0 control has a mean KLD of {mean_kld:.4f} nats; above {MAX_CONTROL_KLD} the instrument "
-            "(model, text or engine) is at fault, not the formats"
+            f"(model, text or engine) is at fault, not the formats{hint}"
         )
     return Validity(tuple(reasons))
