@@ -35,7 +35,7 @@ def ppl(
 def test_a_ladder_of_both(ppl: Octavo) -> None:
     """256 is the trained length; 2,048 is more than the text has."""
     assert 1024 < len(TEXT) < 2048
-    ran = ppl("--out", "here", "--json")
+    ran = ppl("--out", "here", "--json", "--dca-chunk", "128")
     found = ran.json
     assert ran.status == 0 and ran.out.count("\n") == 1 and found["valid"] and found["report"] == "here"
     assert [(row["ctx"], row["dca"]) for row in found["rows"]] == [
@@ -68,7 +68,7 @@ def test_lengths_modes_formats_and_chunks_as_asked(ppl: Octavo) -> None:
 def test_a_table_for_people(ppl: Octavo) -> None:
     ran = ppl("--ctx", "300")
     assert ran.status == 0 and "Perplexity" in ran.out and "By position" in ran.out
-    assert "Control, 256 tokens:" in ran.out and "Trained length 256 tokens." in ran.out
+    assert "Control, 128 tokens:" in ran.out and "Trained length 256 tokens." in ran.out
     assert "report: reports/ppl-" in ran.out
 
 
@@ -79,7 +79,7 @@ def test_a_control_that_disagrees_leaves_with_1(ppl: Octavo, monkeypatch: pytest
     assert ran.status == 1 and ran.json["valid"] is False and "rows" not in ran.json
     assert "within two chunks, perplexity is" in ran.json["invalid"][0]
     ran = ppl("--ctx", "300")
-    assert ran.status == 1 and "INVALID: at 256 tokens" in ran.out and "By position" not in ran.out
+    assert ran.status == 1 and "INVALID: at 128 tokens" in ran.out and "By position" not in ran.out
 
 
 def test_the_control_runs_where_both_are_the_same(ppl: Octavo) -> None:
@@ -90,7 +90,7 @@ def test_the_control_runs_where_both_are_the_same(ppl: Octavo) -> None:
 
 def test_a_temperature_is_no_fault_of_the_engine(ppl: Octavo) -> None:
     """It changes short texts too; the control is without it."""
-    ran = ppl("--ctx", "256", "--dca-mscale", "3", "--json")
+    ran = ppl("--ctx", "256", "--dca-chunk", "128", "--dca-mscale", "3", "--json")
     off, on = ran.json["rows"]
     assert ran.status == 0 and abs(on["ppl"] / off["ppl"] - 1) > 0.02
     assert ran.json["control"][1]["ppl"] == pytest.approx(off["ppl"], rel=1e-4)
@@ -100,8 +100,8 @@ def test_a_temperature_is_no_fault_of_the_engine(ppl: Octavo) -> None:
     ("arguments", "said"),
     [
         (
-            ("--ctx", "100", "--dca", "on"),
-            "would not be used: 100 tokens do not reach beyond the first chunk of 128",
+            ("--ctx", "60", "--dca", "on"),
+            "would not be used: 60 tokens do not reach beyond the first chunk of 64",
         ),
         (("--dca-chunk", "100"), "dca_chunk is 100; it must be a multiple of 64"),
         (("--dca-chunk", "192"), "twice that must not exceed the model's trained length of 256"),
@@ -154,6 +154,6 @@ def test_run_says_that_it_is_on(octavo: Octavo, short_model: str, document: str)
     )
     ran = octavo("run", short_model, *arguments, "--context", "2500", "--json")
     assert ran.status == 0 and ran.json["answers"][0]["completion_tokens"] == 3
-    assert "Dual Chunk Attention in chunks of 128 tokens: the context of 2500 exceeds" in ran.err
+    assert "Dual Chunk Attention in chunks of 64 tokens: the context of 2500 exceeds" in ran.err
     ran = octavo("run", short_model, *arguments)
     assert ran.status == 2 and "a sequence holds at most 256" in ran.err

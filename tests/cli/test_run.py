@@ -71,6 +71,6 @@ def test_what_does_not_fit_is_refused(octavo: Octavo, model: str, document: str)
 def test_dual_chunk_attention_says_whether_it_is_on(octavo: Octavo, model: str) -> None:
     run = ("run", model, "--raw", "-p", "Hello", "-n", "1")
     assert "Dual Chunk Attention" not in octavo(*run).err
-    assert "in chunks of 2048 tokens: asked for" in octavo(*run, "--dca", "on").err
+    assert "in chunks of 1024 tokens: asked for" in octavo(*run, "--dca", "on").err
     ignored = octavo(*run, "--dca-chunk", "64")
     assert ignored.status == 0 and "stays off: a context of 4096 is within the 4096" in ignored.err

@@ -33,29 +33,29 @@ def test_auto_is_on_exactly_beyond_the_trained_length() -> None:
     engine = make(TRAINED + 1)
     assert engine.context == TRAINED + 1 and engine.dca is not None
     assert engine.dca.as_dict() == {
-        "chunk": 128, "mscale": 1.0, "trained": 256,
+        "chunk": 64, "mscale": 1.0, "trained": 256,
         "reason": "the context of 257 exceeds the 256 tokens trained",
     }  # fmt: skip
     assert str(engine.dca) == (
-        "Dual Chunk Attention in chunks of 128 tokens: the context of 257 exceeds the 256 tokens trained"
+        "Dual Chunk Attention in chunks of 64 tokens: the context of 257 exceeds the 256 tokens trained"
     )
 
 
 def test_pages_of_other_chunk_lengths_have_other_keys() -> None:
-    made = [make(), make(TRAINED + 1), make(dca="on"), make(dca="on", dca_chunk=64)]
+    made = [make(), make(TRAINED + 1), make(dca="on"), make(dca="on", dca_chunk=128)]
     assert len({engine._core.memory.ledger.root for engine in made}) == 4
 
 
 def test_on_is_on_at_any_length_and_the_pool_bounds_it() -> None:
     engine = make(dca="on", dca_mscale=1.5)
-    assert str(engine.dca) == "Dual Chunk Attention in chunks of 128 tokens, mscale 1.5: asked for"
+    assert str(engine.dca) == "Dual Chunk Attention in chunks of 64 tokens, mscale 1.5: asked for"
     assert engine.context == engine._core.memory.capacity > TRAINED
     assert make(100, dca="on").context == 100
-    assert make(1000, dca="on", dca_chunk=64).dca.chunk == 64  # type: ignore[union-attr]
+    assert make(1000, dca="on", dca_chunk=128).dca.chunk == 128  # type: ignore[union-attr]
 
 
-def test_half_the_trained_length_is_whole_pages() -> None:
-    for trained, chunk in ((128, 64), (255, 64), (256, 128), (1000, 448), (8192, 4096)):
+def test_a_quarter_of_the_trained_length_is_whole_pages() -> None:
+    for trained, chunk in ((128, 64), (255, 64), (256, 64), (1000, 192), (8192, 2048)):
         found = resolve_dca(Recipe(dca="on"), trained, None)
         assert found is not None and found.chunk == chunk
 
@@ -174,7 +174,8 @@ def test_ropes_that_depend_on_length_stay_those_of_the_trained_length(kind: str)
     found = {}
     for context in (TRAINED, 700):
         loaded = tiny_loaded("llama", max_position_embeddings=TRAINED, rope_parameters=rope)
-        engine = Engine(loaded, Recipe("plain", "plain"), memory="16MB", context=context)
+        recipe = Recipe("plain", "plain", dca_chunk=TRAINED // 2)
+        engine = Engine(loaded, recipe, memory="16MB", context=context)
         found[context] = scored(engine, tokens[:context], 100)
     assert gap(found[TRAINED], found[700][:TRAINED]) < 3e-4
     assert torch.isfinite(found[700]).all()

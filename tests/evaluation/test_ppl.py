@@ -22,7 +22,7 @@ from tests.evaluation.bench import loaded, said
 from tests.tiny import tiny_loaded
 
 TRAINED = 256
-PLAIN = Recipe.from_pair("plain")
+PLAIN = Recipe.from_pair("plain", dca_chunk=TRAINED // 2)
 SETUP: dict[str, Any] = {"model_name": "tiny", "trained": TRAINED}
 
 
@@ -57,7 +57,7 @@ def by_hand(recipe: Recipe, tokens: tuple[int, ...]) -> torch.Tensor:
 
 def test_rows_equal_a_computation_by_hand() -> None:
     texts, done = windows(500, 2), []
-    q4 = Recipe("q8_0", "q4_0", recent=0)
+    q4 = Recipe("q8_0", "q4_0", recent=0, dca_chunk=TRAINED // 2)
     rows = run(PLAIN, q4, progress=lambda what, n, total: done.append((what, n, total))).run(texts)
     assert [(row.recipe.pair, row.recipe.dca, row.dca) for row in rows] == [
         ("plain:plain", "off", False), ("plain:plain", "on", True),

@@ -75,7 +75,7 @@ RECIPE = {
         "--dca-chunk",
         type=int,
         metavar="TOKENS",
-        help="Its chunk length, a multiple of 64; 0 is half the trained length.  [default: 0]",
+        help="Its chunk length, a multiple of 64; 0 is a quarter of the trained length.  [default: 0]",
     ),
     "dca_mscale": click.option(
         "--dca-mscale",

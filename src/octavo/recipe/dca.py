@@ -49,7 +49,7 @@ def resolve_dca(recipe: Recipe, trained: int, context: int | None) -> DcaSetting
             f"the model was trained for {trained} tokens; Dual Chunk Attention needs at least {2 * PAGE}, "
             f"two chunks of a page: keep the context within {trained} and dca off"
         )
-    chunk = recipe.dca_chunk or trained // 2 // PAGE * PAGE
+    chunk = recipe.dca_chunk or max(PAGE, trained // 4 // PAGE * PAGE)
     if 2 * chunk > trained:
         raise InvalidRequest(
             f"dca_chunk is {chunk}; twice that must not exceed the model's trained length of {trained}, "

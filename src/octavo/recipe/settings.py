@@ -39,7 +39,7 @@ class Recipe:
     k_gain, v_gain  gain rule of the turbo formats: norm, mmse or unbiased
     sliding       quantise sliding-window layers too; they are small, so plain by default
     dca           Dual Chunk Attention beyond the trained length: auto (if the context exceeds it), on, off
-    dca_chunk     its chunk length in tokens, a multiple of 64; 0: half the trained length
+    dca_chunk     its chunk length in tokens, a multiple of 64; 0: a quarter of the trained length
     dca_mscale    its attention temperature: scores are multiplied by the square
     layers        formats of single layers: "0-1=q8_0,29=q8_0:turbo4"; the others have k and v
     scales        channel scales of the keys of layers whose keys are quantised (`octavo calibrate`)
@@ -80,7 +80,7 @@ class Recipe:
         if self.dca_chunk < 0 or self.dca_chunk % PAGE:
             raise InvalidRequest(
                 f"dca_chunk is {self.dca_chunk}; it must be a multiple of {PAGE} tokens, so that a page lies "
-                "in one chunk, or 0 for half the trained length"
+                "in one chunk, or 0 for a quarter of the trained length"
             )
         if not 0.1 <= self.dca_mscale <= 10:
             raise InvalidRequest(
