@@ -90,6 +90,9 @@ class Eager:
             batch = replace(batch, ids=ids[None], wanted=torch.arange(len(grants)))
         return core.runner.logits(batch)
 
+    def clear(self) -> None:
+        """Nothing was captured."""
+
 
 def decode_grants(engine: Engine) -> list[Grant]:
     """The next step of all that decode, with pages for it; one begun ahead is dropped."""

@@ -28,6 +28,9 @@ class Decoder(Protocol):
         """Logits [B, V], or None if there are too many; `ids` [B] are the tokens that only the device knows.
         Launches only."""
 
+    def clear(self) -> None:
+        """Give back what steps were captured as."""
+
 
 class Ahead:
     """At most one step of `decoder` whose logits nobody has asked for yet."""
