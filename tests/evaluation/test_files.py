@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
+from time import monotonic
 
 import pytest
 
+from octavo.cli.eval_types import TEXT
 from octavo.errors import InvalidFile
 from octavo.evaluation.identity import file_sha256
 from octavo.evaluation.mrcr import read_mrcr
@@ -82,3 +88,31 @@ def test_what_is_not_text_is_not_measured(tmp_path: Path, data: bytes, fact: str
     path.write_bytes(data)
     with pytest.raises(InvalidFile, match=fact):
         read_text(path, BYTES)
+
+
+@contextmanager
+def piped(folder: Path, text: str) -> Iterator[Path]:
+    """A pipe that gives `text` once, as `<(command)` in a shell."""
+    path = folder / "pipe"
+    os.mkfifo(path)
+    writer = Thread(target=path.write_text, args=(text,), daemon=True)
+    writer.start()
+    yield path
+    writer.join(10)
+
+
+def test_a_text_may_come_through_a_pipe(tmp_path: Path) -> None:
+    with piped(tmp_path, "Once.") as path:
+        assert TEXT.convert(str(path), None, None) == path
+        reader, end, found = os.open(path, os.O_RDONLY | os.O_NONBLOCK), monotonic() + 5, b""
+        while not found and monotonic() < end:
+            found = os.read(reader, 100)
+        os.close(reader)
+    assert found == b"Once."
+
+
+def test_what_is_hashed_is_no_pipe(tmp_path: Path) -> None:
+    with piped(tmp_path, "Once.") as path:
+        with pytest.raises(InvalidFile, match="pipe is no regular file"):
+            file_sha256(path)
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))

@@ -35,11 +35,13 @@ class Numbers(click.ParamType[Any]):
 
 
 class TextFile(click.Path):
-    """A file that is certainly text. Raises InvalidFile for another one."""
+    """A file that is certainly text. Raises InvalidFile for another one. A pipe can be read only once:
+    it is looked at when it is used."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(str(super().convert(value, param, ctx)))
-        read_text(path)
+        if path.is_file():
+            read_text(path)
         return path
 
 

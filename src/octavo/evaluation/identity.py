@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import transformers
 
+from octavo.errors import InvalidFile
 from octavo.evaluation.files import BOM
 
 __all__ = ["commit", "environment", "file_sha256", "version"]
@@ -65,7 +66,13 @@ def environment(device: torch.device | str, dtype: str) -> dict[str, Any]:
 
 
 def file_sha256(path: Path) -> str:
-    """The hash of a file's bytes, a byte order mark left out."""
+    """The hash of a file's bytes, a byte order mark left out. Raises InvalidFile for a pipe, which whoever
+    asks has emptied, or will want to read again."""
+    if not path.is_file():
+        raise InvalidFile(
+            f"{path} is no regular file: it is read more than once, and a pipe gives its bytes only once; "
+            "write them to a file"
+        )
     with path.open("rb") as file:
         if file.read(len(BOM)) != BOM:
             file.seek(0)
