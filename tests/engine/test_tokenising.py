@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,3 +153,30 @@ def test_close_does_not_wait_for_it() -> None:
                     await waiting
 
     run(scenario)
+
+
+LEAVES = """
+import asyncio, threading, time
+from octavo import AsyncEngine
+from tests.engine.helpers import tiny_engine
+
+async def leave():
+    worker, entered = AsyncEngine(tiny_engine()), threading.Event()
+    worker.engine.tokenizer._plain = lambda text, **_: (entered.set(), time.sleep(60))
+    call = asyncio.create_task(worker.generate("a text of many megabytes"))
+    while not entered.is_set():
+        await asyncio.sleep(0.01)
+    await worker.close()
+
+asyncio.run(leave())
+print("left", flush=True)
+"""
+
+
+def test_a_process_that_ends_does_not_wait_for_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", LEAVES], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "left\n"
+        try:
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

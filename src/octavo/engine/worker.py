@@ -11,7 +11,6 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -22,6 +21,7 @@ from octavo.engine.reader import Reader, post
 from octavo.engine.request import collect
 from octavo.engine.requests import Completion, Delta, Prompt, Sampling, Usage
 from octavo.engine.stats import Stats
+from octavo.engine.tokenising import Tokenising
 from octavo.errors import EngineStopped, UnknownDocument
 
 __all__ = ["AsyncEngine"]
@@ -38,7 +38,7 @@ class AsyncEngine:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._gate = threading.Lock()  # a command is taken before the thread ends, or refused
         self._over = False
-        self._tokenising = ThreadPoolExecutor(1, "octavo-tokenising")
+        self._tokenising = Tokenising()
         self._stats = engine.stats()
         self._readers: dict[int, Reader] = {}
         self._awaited: list[tuple[Document, Callable[[], None]]] = []
@@ -143,8 +143,8 @@ class AsyncEngine:
         with self._gate:
             if self._over:
                 raise EngineStopped("the engine was closed")
-            work = asyncio.get_running_loop().run_in_executor(self._tokenising, prepare)
-        return await work
+            work = self._tokenising.submit(prepare)
+        return await asyncio.wrap_future(work)
 
     async def _call(self, function: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Run `function` on the engine's thread; if the caller is gone by then, `undo` its result there."""
@@ -201,7 +201,7 @@ class AsyncEngine:
             self._route()
         with self._gate:
             self._over = True
-            self._tokenising.shutdown(wait=False)
+            self._tokenising.end()
         while not self._commands.empty():  # late callers hear EngineStopped from the engine itself
             command = self._commands.get()
             if command is not None:
