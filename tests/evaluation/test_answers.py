@@ -44,6 +44,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(500, {"error": "broken"})
         if what == 6:
             return self.reply(200, {"no": "choices"})
+        if what == 7:
+            return self.reply(200, {"choices": [{"text": "cut"}]}, {"Content-Length": "1000"})
         text = "" if what == 2 else f"answer {what}"
         self.reply(200, {"choices": [{"text": text, "message": {"content": text}}]})
 
@@ -186,3 +188,19 @@ def test_answers_with_lines_of_their_own_are_taken_up_again(tmp_path: Path) -> N
     for _ in range(2):
         again = SampleLog(tmp_path / "log", {"run": 1})
         assert [s.completion for s in again.done.values()] == texts
+
+
+def test_a_reply_that_breaks_off_is_an_error() -> None:
+    with server() as (url, _):
+        answerer = UrlAnswerer(url, "m", timeout=10, concurrent=1)
+        found = list(answerer.answers(iter([Question(5, tokens=(7,)), Question(5, tokens=(1,))])))
+    assert [answer.status for answer in found] == ["error", "ok"]
+    assert found[0].error is not None and found[0].error.startswith("IncompleteRead")
+
+
+def test_half_a_surrogate_pair_in_an_answer_is_kept(tmp_path: Path) -> None:
+    log = SampleLog(tmp_path / "log", {"run": 1})
+    log.add(Scored("a", "ok", 1.0, "half \ud83d of it", None, {}))
+    for _ in range(2):
+        log = SampleLog(tmp_path / "log", {"run": 1})
+        assert log.done["a"].completion == "half \ud83d of it"

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -77,7 +78,7 @@ class UrlAnswerer:
             except URLError as error:
                 late = isinstance(error.reason, TimeoutError)
                 return Answer.failed(f"{self.url}: {error.reason}", "timeout" if late else "error")
-            except (OSError, ValueError, LookupError, TypeError) as error:
+            except (HTTPException, OSError, ValueError, LookupError, TypeError) as error:
                 return Answer.failed(f"{type(error).__name__}: {error}")
         raise AssertionError("unreachable")
 

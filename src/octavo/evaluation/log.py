@@ -14,6 +14,9 @@ from octavo.evaluation.answers import Answer, Answerer, Question
 
 __all__ = ["Item", "SampleLog", "Scored", "answer_all"]
 
+_ODD = "backslashreplace"
+"""How half a surrogate pair is written, which a server's JSON may hold: its escape is JSON's too."""
+
 
 @dataclass(frozen=True)
 class Item:
@@ -50,13 +53,13 @@ class SampleLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [self._head, *(_line(s) for s in self.done.values())]
         part = path.with_suffix(".part")
-        part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors=_ODD)
         os.replace(part, path)
 
     def add(self, scored: Scored) -> None:
         """Append one sample; it is on disk when this returns."""
         self.done[scored.key] = scored
-        with self._path.open("a", encoding="utf-8") as file:
+        with self._path.open("a", encoding="utf-8", errors=_ODD) as file:
             file.write(_line(scored) + "\n")
 
     @property
