@@ -160,6 +160,12 @@ def test_evidence_of_odd_names_and_numbers_can_be_read(tmp_path: Path) -> None:
     assert found["text"] == "caf\\udce9.txt" and found["kld"] != found["kld"]
 
 
+@pytest.mark.parametrize("evidence", [{1: "why"}, {"why": {1: 2}}])
+def test_keys_of_evidence_are_texts(tmp_path: Path, evidence: dict[Any, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="the key 1 is of type int"):
+        RecipeFile(Recipe(), evidence).write(tmp_path / "r.toml")
+
+
 @pytest.mark.parametrize("evidence", [{"why": None}, {"why": [{1, 2}]}, {"why": torch.ones(1)}])
 def test_evidence_that_toml_cannot_hold_replaces_nothing(tmp_path: Path, evidence: dict[str, Any]) -> None:
     RecipeFile(Recipe(scales=scales())).write(tmp_path / "r.toml")
@@ -175,6 +181,18 @@ def test_a_toml_that_cannot_be_written_leaves_the_scales_as_they_were(tmp_path: 
         RecipeFile(Recipe(scales=scales(seed=1))).write(tmp_path / "r.toml")
     assert Recipe.load(tmp_path / "r.toml") == Recipe(scales=scales())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r.safetensors", "r.toml", "r.toml.part"]
+
+
+def test_a_disk_that_fills_up_keeps_no_half_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        path.touch()
+        if path.name == "r.toml.part":
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InvalidFile, match=r"r\.toml cannot be written: No space left"):
+        RecipeFile(Recipe(scales=scales())).write(tmp_path / "r.toml")
+    assert not list(tmp_path.iterdir())
 
 
 def test_missing_and_binary_files_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import date, time
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def _lines(values: Mapping[str, object]) -> list[str]:
     return [f"{_key(name)} = {_value(name, value)}" for name, value in values.items()]
 
 
-def _key(name: str) -> str:
+def _key(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidRequest(f"the key {name!r} is of type {type(name).__name__}; TOML's keys are texts")
     bare = name.replace("_", "").isalnum() and name.isascii() and not name.isdigit()
     return name if bare else _text(name)
 
@@ -64,8 +67,9 @@ def replace_files(files: Mapping[Path, bytes]) -> None:
         try:
             part.write_bytes(files[path])
         except OSError as error:
-            for written in list(parts.values())[:n]:
-                written.unlink()
+            for written in list(parts.values())[: n + 1]:
+                with suppress(OSError):  # the last may not be there, or be what is in the way
+                    written.unlink()
             raise InvalidFile(f"{path} cannot be written: {error.strerror or error}") from error
     for path, part in parts.items():
         try:
