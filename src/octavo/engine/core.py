@@ -22,7 +22,7 @@ from octavo.engine.scheduler import Grant, Scheduler
 from octavo.engine.sequence import Sequence
 from octavo.engine.shift import droppable, pinned
 from octavo.engine.stats import Clock
-from octavo.errors import NotFinite, OctavoError
+from octavo.errors import InvalidRequest, NotFinite, OctavoError
 from octavo.formats.base import PAGE
 from octavo.model.load import LoadedModel
 from octavo.pages.ledger import Move
@@ -110,8 +110,11 @@ class Core:
         return make_batch(ledger, grants, self.backend, groups, all_rows=all_rows, dual=self.dual)
 
     def start(self, request: Request) -> None:
-        """Queue a request, or raise Overloaded."""
+        """Queue a request, or raise Overloaded; InvalidRequest for one that was queued before."""
+        if request.queued:
+            raise InvalidRequest(f"request {request.id} was queued before; prepare it again")
         self.scheduler.add(request.sequence)
+        request.queued = True
         self.requests[request.id] = request
         if request.document is not None:
             request.document.users += 1

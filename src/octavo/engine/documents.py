@@ -31,6 +31,7 @@ class Document:
     _bytes: Callable[[Holding], int]
     created: float = field(default_factory=time.time)
     users: int = 0
+    queued: bool = False
     ready: bool = False
     released: bool = False
     error: OctavoError | None = None

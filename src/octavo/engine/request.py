@@ -21,6 +21,7 @@ class Request:
     sequence: Sequence
     output: Output
     document: Document | None = None
+    queued: bool = False
 
     @property
     def id(self) -> int:

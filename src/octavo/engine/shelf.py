@@ -29,10 +29,14 @@ class Shelf:
         self, sequence: Sequence, raw: bool, name: str | None, release: Callable[[Document], None]
     ) -> Document:
         """A document that is not up yet."""
+        if not isinstance(name, str | None):
+            raise InvalidRequest(f"name is a {type(name).__name__}; it must be text, or None", field="name")
         return Document(name or "", raw, sequence, release, self.core.memory.bytes_of)
 
     def begin(self, document: Document) -> None:
-        """Queue a document's prefill under its name, or under the first free "document-n"."""
+        """Queue a document's prefill under its name, or under the first free "document-n"; once."""
+        if document.queued:
+            raise InvalidRequest(f"document {document.name!r} was queued before; prepare it again")
         taken = self.core.documents
         free = (f"document-{n}" for n in range(1, len(taken) + 2))
         name = document.name or next(n for n in free if n not in taken)
@@ -40,13 +44,16 @@ class Shelf:
             message = f"a document named {name!r} exists; release it first or choose another name"
             raise InvalidRequest(message, field="name")
         self.core.scheduler.add(document.sequence)
-        document.name = name
+        document.name, document.queued = name, True
         taken[name] = document
 
     def find(self, document: Document | str | None) -> Document | None:
         """The document meant, or UnknownDocument; None for None."""
         if document is None:
             return None
+        if not isinstance(document, Document | str):
+            message = f"document is a {type(document).__name__}; it must be a Document or the name of one"
+            raise InvalidRequest(message, field="document")
         name = document if isinstance(document, str) else document.name
         held = self.held
         found = held.get(name)

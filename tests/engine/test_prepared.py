@@ -1,0 +1,59 @@
+"""What `prepare` made is queued once, whatever became of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.errors import InvalidRequest, Overloaded
+from tests.engine.helpers import greedy, live, random_tokens, tiny_engine
+
+
+def test_a_request_is_queued_once() -> None:
+    with tiny_engine() as engine:
+        request = engine.prepare([1, 2, 3], greedy(3))
+        engine.start(request)
+        for _ in range(2):  # while it waits, and when it has finished
+            with pytest.raises(InvalidRequest, match=f"request {request.id} was queued before"):
+                engine.start(request)
+            while not engine.idle:
+                engine.step()
+        assert request.usage().completion_tokens == 3 and live(engine) == 0
+
+
+def test_a_request_that_was_refused_may_come_again() -> None:
+    with tiny_engine(max_waiting=1) as engine:
+        engine.submit([1, 2, 3], greedy(1))
+        request = engine.prepare([4, 5], greedy(2))
+        with pytest.raises(Overloaded):
+            engine.start(request)
+        engine.step()
+        engine.start(request)
+        while not engine.idle:
+            engine.step()
+        assert request.usage().completion_tokens == 2
+
+
+def test_a_document_is_queued_once() -> None:
+    """Its pages are others' once it is released."""
+    with tiny_engine() as engine:
+        document = engine.begin(engine.prepare_document(random_tokens(100)))
+        while not document.ready:
+            engine.step()
+        with pytest.raises(InvalidRequest, match="document 'document-1' was queued before"):
+            engine.begin(document)
+        document.release()
+        with pytest.raises(InvalidRequest, match="document 'document-1' was queued before"):
+            engine.begin(document)
+        assert engine.idle and live(engine) == 0 and not engine.documents
+
+
+@pytest.mark.parametrize("wrong", [3, b"d", ["d"]])
+def test_documents_and_names_of_a_wrong_type(wrong: Any) -> None:
+    with tiny_engine() as engine:
+        with pytest.raises(InvalidRequest, match=r"document is a (int|bytes|list); it must be"):
+            engine.submit("x", document=wrong)
+        with pytest.raises(InvalidRequest, match=r"name is a (int|bytes|list); it must be"):
+            engine.begin_document("x", name=wrong)
+        assert engine.idle and live(engine) == 0
