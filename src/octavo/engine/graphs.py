@@ -8,6 +8,7 @@ fixed place. Rows beyond the batch write to a page that nobody reads.
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -34,17 +35,28 @@ __all__ = ["DecodeGraphs"]
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
 
+class _Quiet:
+    """How many captures go on in this process, on whatever threads; garbage is collected when none does."""
+
+    lock, captures, collecting = threading.Lock(), 0, False
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """While it lasts no garbage is collected: a graph of an engine that is gone may be in it, and to destroy
     one ends a capture."""
-    collecting = gc.isenabled()
-    gc.disable()
+    with _Quiet.lock:
+        if _Quiet.captures == 0:
+            _Quiet.collecting = gc.isenabled()
+            gc.disable()
+        _Quiet.captures += 1
     try:
         yield
     finally:
-        if collecting:
-            gc.enable()
+        with _Quiet.lock:
+            _Quiet.captures -= 1
+            if _Quiet.captures == 0 and _Quiet.collecting:
+                gc.enable()
 
 
 class DecodeGraphs:
