@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from tests.cli.conftest import TEXT, Octavo
 from tests.tiny import byte_tokenizer, tiny
@@ -117,6 +118,17 @@ def test_wrong_input_is_told_with_status_2(ppl: Octavo, arguments: tuple[str, ..
 
 
 # the options elsewhere
+
+
+@pytest.mark.parametrize(("ctx", "attention"), [("300", "dca 64 1.0"), ("200", None)])
+def test_a_base_tells_under_which_attention_it_was_made(
+    octavo: Octavo, short_model: str, document: str, tmp_path: Path, ctx: str, attention: str | None
+) -> None:
+    """As it came out: `auto` is another one at another length."""
+    asked = ("--ctx", ctx, "--tokens", ctx, "--formats", "q8_0", "--base", str(tmp_path / "base"))
+    octavo("eval", "kld", short_model, "--text", document, *asked, "--out", str(tmp_path / "out"))
+    with safe_open(tmp_path / "base", "pt") as file:
+        assert file.metadata().get("attention") == attention
 
 
 @pytest.mark.parametrize(

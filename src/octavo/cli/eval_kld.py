@@ -84,12 +84,14 @@ def command(
     from octavo.evaluation.kld import KldRun
     from octavo.evaluation.present_kld import kld_report
     from octavo.evaluation.windows import cut, read_text
+    from octavo.formats.base import PAGE
 
     text = read_text(path, bench.loaded.tokenizer)
     windows = [cut(text, length, tokens=tokens) for length in ctx]
     dca = used_dca(bench, recipes[0], max(ctx))
     status = Status()
     told = {"model": bench.loaded.identity, "tokenizer": text.tokens_sha256, "text": text.sha256}
+    told |= bench.attention(recipes[0], max(ctx))
     chunk = chunk or (QUANTISED_CHUNK if all_quantised else SERVED_CHUNK)
     run = KldRun(
         engine=lambda recipe, step: bench.engine(recipe, tokens=max(ctx), chunk=step),
@@ -98,7 +100,7 @@ def command(
         shape=bench.loaded.shape,
         folder=folder,
         chunk=chunk,
-        noise_chunk=chunk + 64,
+        noise_chunk=chunk + (PAGE if all_quantised else PAGE // 2),  # whole pages give the same sums
         progress=progress_on(status),
     )
     results = [run.run(each, base) for each in windows]

@@ -70,7 +70,9 @@ class LadderRun:
         identity = {"model": self.bench.loaded.identity, "text": self.text.sha256, "version": version()}
         run = KldRun(
             engine=lambda recipe, chunk: self.bench.engine(recipe, tokens=max(self.contexts), chunk=chunk),
-            identity=identity | {"tokenizer": self.text.tokens_sha256},
+            identity=identity
+            | {"tokenizer": self.text.tokens_sha256}
+            | self.bench.attention(self.recipes[0], max(self.contexts)),
             recipes=self.recipes,
             shape=self.bench.loaded.shape,
             folder=self.folder,

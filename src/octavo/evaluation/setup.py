@@ -59,6 +59,12 @@ class Bench:
             )
         return dca.as_dict() if dca is not None else None
 
+    def attention(self, recipe: Recipe, tokens: int) -> dict[str, str]:
+        """What hidden states depend on besides model and text: Dual Chunk Attention, where it is on for
+        sequences of `tokens`, as it came out and not as it was asked for."""
+        dca = resolve_dca(recipe, self.loaded.shape.context, tokens)
+        return {"attention": dca.identity} if dca else {}
+
     def serving(self, recipe: Recipe, *, sequences: int, context: int | None = None) -> Engine:
         """An engine with whatever memory is free, for prompts whose lengths are not known."""
         return Engine(self.loaded, recipe, max_sequences=sequences, context=context, untrained=True)
