@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -268,15 +269,22 @@ def test_a_ladder_that_cannot_be_climbed_is_not_begun(
     assert status == 2 and told in said and not Path("a").exists()
 
 
-def test_a_server_is_measured_with_the_same_prompts(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
+    """A server that answers, and its handler; the tokenizer beside it is the tiny model's."""
     from tests.evaluation.test_answers import server
 
     monkeypatch.setattr(setup, "load_tokenizer", lambda model: loaded().tokenizer)
-    with server() as (url, handler):
-        arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--lengths", "1200", "--samples", "2"]
-        status, found, _ = run(capsys, *arguments, "--url", url, "--url-model", "peer", "--json")
+    with server() as served:
+        yield served
+
+
+def test_a_server_is_measured_with_the_same_prompts(
+    capsys: pytest.CaptureFixture[str], peer: tuple[str, Any]
+) -> None:
+    url, handler = peer
+    arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--lengths", "1200", "--samples", "2"]
+    status, found, _ = run(capsys, *arguments, "--url", url, "--url-model", "peer", "--json")
     [row] = found["rows"]
     assert status == 0 and row["target"] == "peer" and row["scored"] == 2 and row["score"] == 0.0
     assert len(handler.seen) == 2 and isinstance(handler.seen[0]["prompt"], list)
@@ -284,20 +292,17 @@ def test_a_server_is_measured_with_the_same_prompts(
 
 
 def test_answers_of_another_server_are_not_taken_over(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], peer: tuple[str, Any]
 ) -> None:
     """Servers are compared under one name, and reports have one place by default."""
-    from tests.evaluation.test_answers import server
-
-    monkeypatch.setattr(setup, "load_tokenizer", lambda model: loaded().tokenizer)
-    with server() as (url, handler):
-        arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--lengths", "1200", "--samples", "1"]
-        for again in (url, url + "/"):
-            assert run(capsys, *arguments, "--url", again)[0] == 0 and len(handler.seen) == 1
-        told = "holds samples of another run (another "
-        other = url.replace("127.0.0.1", "localhost")
-        assert f"{told}url)" in run(capsys, *arguments, "--url", other)[2]
-        assert f"{told}send)" in run(capsys, *arguments, "--url", url, "--send", "text")[2]
+    url, handler = peer
+    arguments = ["ruler", "tiny", "--tasks", "niah_single_1", "--lengths", "1200", "--samples", "1"]
+    for again in (url, url + "/"):
+        assert run(capsys, *arguments, "--url", again)[0] == 0 and len(handler.seen) == 1
+    told = "holds samples of another run (another "
+    other = url.replace("127.0.0.1", "localhost")
+    assert f"{told}url)" in run(capsys, *arguments, "--url", other)[2]
+    assert f"{told}send)" in run(capsys, *arguments, "--url", url, "--send", "text")[2]
     assert len(handler.seen) == 1
 
 

@@ -38,17 +38,13 @@ class WideVariant(Attending):
     """One compiled wide kernel: `stages` tiles of unpacked pages, `ahead` packed ones on their way."""
 
     stages: int = 3
-    ahead: int = 3
-    teams: int = 2
+    ahead: int = 4
 
-    @property
-    def threads(self) -> int:
-        """Of a CTA: two groups of four warps read, `teams` of four unpack."""
-        return 128 * (2 + self.teams)
+    threads = 512
 
     def defines(self) -> dict[str, int]:
         """Macros of the compilation."""
-        return super().defines() | {"STAGES": self.stages, "AHEAD": self.ahead, "TEAMS": self.teams}
+        return super().defines() | {"STAGES": self.stages, "AHEAD": self.ahead}
 
     @property
     def shared_bytes(self) -> int:

@@ -1,7 +1,7 @@
 // Attention of up to 128 query rows over pages they share: a team of four warps unpacks a page once, and two groups of four
 // warps multiply it by 64 rows each. Parts for merge.cu, one of ROWS rows for each (segment, CTA).
 // Macros: KF, VF formats; HD head dim, 64 or 128; CENTRED keys; SOFTCAP; HALF; STAGES of tiles; AHEAD packed pages asked for;
-// TEAMS that unpack; SHARED_BYTES as the host computed them.
+// SHARED_BYTES as the host computed them.
 #include "line.cuh"
 #include "wide_rows.cuh"
 

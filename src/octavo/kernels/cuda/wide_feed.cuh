@@ -4,9 +4,9 @@
 #include "query.cuh"
 #include "wide_unpack.cuh"
 
-constexpr int GROUPS = 2, UNPACKERS = 4, ROWS = WIDE_TILE, READERS = 128 * GROUPS, THREADS = READERS + 32 * UNPACKERS * TEAMS;
-// Of 65,536 in all.
-constexpr int READER_REGISTERS = 184, UNPACKER_REGISTERS = TEAMS == 1 ? 136 : 72;
+constexpr int GROUPS = 2, TEAMS = 2, UNPACKERS = 4, ROWS = WIDE_TILE, READERS = 128 * GROUPS, THREADS = READERS + 32 * UNPACKERS * TEAMS;
+// A thread's, of 65,536 in all.
+constexpr int READER_REGISTERS = 184, UNPACKER_REGISTERS = 72;
 // A page's keys and values, packed; plain ones are read where they lie.
 constexpr bool K_PACKED = KF != PLAIN, V_PACKED = VF != PLAIN;
 constexpr int K_BYTES = K_PACKED ? Keys::BYTES : 0, PAIR = K_BYTES + (V_PACKED ? Values::BYTES : 0);
