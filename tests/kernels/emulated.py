@@ -39,9 +39,11 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, seed: int = 0) -> No
     monkeypatch.setattr(decoding, "make_parts", poisoned_parts)
 
 
-def poisoned_parts(rows: int, channels: int, _: torch.device) -> tuple[Tensor, Tensor]:
+def poisoned_parts(
+    rows: int, channels: int, _: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
     """What nobody wrote shows."""
-    return torch.full((rows * channels,), torch.nan), torch.full((rows * 2,), torch.nan)
+    return torch.full((rows * channels,), torch.nan, dtype=dtype), torch.full((rows * 2,), torch.nan)
 
 
 def load_kernel(folder: Path, seed: int = 0) -> Callable[..., Callable[..., None]]:

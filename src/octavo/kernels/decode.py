@@ -151,7 +151,8 @@ def decode(
     walk(decode_kernel(variant), view["runs"], view["rows"], plan.header[:2], parts)
     wide_parts: Parts | tuple[None, None] = (None, None)
     if plan.max_wide:
-        wide_parts = make_parts((plan.max_wide * kv_heads + ctas) * WIDE_TILE, head_dim, q.device)
+        wide_slots = plan.max_wide * kv_heads + ctas
+        wide_parts = make_parts(wide_slots * WIDE_TILE, head_dim, q.device, torch.float16)
         kernel = wide_kernel(choose_wide(pool.k, pool.v, head_dim, **settings))
         walk(kernel, view["wide_runs"], view["wide_rows"], plan.header[2:], wide_parts)
     merge = merge_kernel(variant, plan.max_wide > 0)
@@ -166,12 +167,12 @@ def decode(
 
 
 Parts = tuple[Tensor, Tensor]
-"""Sums of values, and maximum and denominator, of every row of every part."""
+"""Of every row of every part: sums of values (of wide runs their means, float16); maximum and denominator."""
 
 
-def make_parts(rows: int, channels: int, device: torch.device) -> Parts:
+def make_parts(rows: int, channels: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Parts:
     """Room for parts of so many rows in all."""
-    sums = torch.empty(rows * channels, dtype=torch.float32, device=device)
+    sums = torch.empty(rows * channels, dtype=dtype, device=device)
     return sums, torch.empty(rows * 2, dtype=torch.float32, device=device)
 
 

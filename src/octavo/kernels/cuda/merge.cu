@@ -16,7 +16,21 @@ struct Mix {
   }
 };
 
-struct Parts { const float* sums; const float2* ml; };
+// Sums of a lane's channels in a part. Of wide runs they are means, as halves, to be weighed by the part's denominator.
+DEV void load_sums(const float* from, float, float (&x)[PER]) {
+#pragma unroll
+  for (int i = 0; i < PER; i += 2) {
+    const float2 two = *(const float2*)(from + i);
+    x[i] = two.x; x[i + 1] = two.y;
+  }
+}
+DEV void load_sums(const u16* from, float denominator, float (&x)[PER]) {
+#pragma unroll
+  for (int i = 0; i < PER; i += 2) {
+    halves(*(const u32*)(from + i), x[i], x[i + 1]);
+    x[i] *= denominator; x[i + 1] *= denominator;
+  }
+}
 struct Place { i64 part; int count; bool wide; };  // of a run's parts: the first, one in every tile's rows from there
 
 // links[offsets[i]..offsets[i + 1]): run * TILE + row of every part of query row i = token * group + head % group; of a wide
@@ -24,7 +38,7 @@ struct Place { i64 part; int count; bool wide; };  // of a run's parts: the firs
 // A sink is a score in natural units that joins the denominator alone.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 merge(const float* __restrict__ parts, const float2* __restrict__ parts_ml, const int4* __restrict__ runs,
-      const float* __restrict__ wide_parts, const float2* __restrict__ wide_parts_ml, const int4* __restrict__ wide_runs,
+      const u16* __restrict__ wide_parts, const float2* __restrict__ wide_parts_ml, const int4* __restrict__ wide_runs,
       const int2* __restrict__ header, const int* __restrict__ offsets, const int* __restrict__ links,
       const float* __restrict__ sinks, u16* out, i64 out_token, i64 out_head, int heads, int group, int ctas) {
   __shared__ float shared[WARPS][SLICE + 2];
@@ -58,7 +72,7 @@ merge(const float* __restrict__ parts, const float2* __restrict__ parts_ml, cons
     const Place here = next;
     if (link + 1 < end) next = place(link + 1);
     const bool wide = WIDE && here.wide;
-    const Parts from = wide ? Parts{wide_parts, wide_parts_ml} : Parts{parts, parts_ml};
+    const float2* weights = wide ? wide_parts_ml : parts_ml;
     for (; turn < here.count; turn += AT_ONCE * WARPS) {
       float2 ml[AT_ONCE];
       float x[AT_ONCE][PER];
@@ -66,13 +80,10 @@ merge(const float* __restrict__ parts, const float2* __restrict__ parts_ml, cons
       for (int n = 0; n < AT_ONCE; n++) {
         const int which = turn + n * WARPS;
         const i64 part = here.part + (i64)min(which, here.count - 1) * (wide ? WIDE_TILE : ROWS);
-        ml[n] = from.ml[part];
+        ml[n] = weights[part];
         if (which >= here.count) ml[n].y = 0.f;
-#pragma unroll
-        for (int i = 0; i < PER; i += 2) {
-          const float2 two = *(const float2*)(from.sums + part * SLICE + PER * lane + i);
-          x[n][i] = two.x; x[n][i + 1] = two.y;
-        }
+        if (wide) load_sums(wide_parts + part * SLICE + PER * lane, ml[n].y, x[n]);
+        else load_sums(parts + part * SLICE + PER * lane, 1.f, x[n]);
       }
 #pragma unroll
       for (int n = 0; n < AT_ONCE; n++) mix.add(ml[n].x, ml[n].y, x[n]);

@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 wide(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, const u16* v16,
      const int* __restrict__ addresses, const int4* __restrict__ runs, const int* __restrict__ rows,
      const int2* __restrict__ header, const int2* __restrict__ sees,
-     const signed char* ktable, const signed char* vtable, float* parts, float2* parts_ml,
+     const signed char* ktable, const signed char* vtable, u16* parts, float2* parts_ml,
      i64 q_token, i64 q_head, int heads, int group_size, float scale, float cap) {
   extern __shared__ __align__(1024) u8 shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -126,22 +126,24 @@ DEV void exchange(float (&v)[4][2], int t) {
       }
     }
 }
-// Rows that nobody asked for stay as they are.
-DEV void store_rows(const Rows& r, int row, int t, float* part, float2* part_ml) {
+// A row's mean of the values it saw, as halves, and what that weighs. Rows that nobody asked for stay as they are.
+DEV void store_rows(const Rows& r, int row, int t, u16* part, float2* part_ml) {
 #pragma unroll
   for (int e = 0; e < 2; e++) {
     const bool there = r.sees[e][1] != NO_ROW;
-    if (there && t == 0) part_ml[row + 8 * e] = {r.empty >> e & 1 ? NONE : r.top[e], r.out[OUT - 4 + 2 * e]};
+    const float sum = r.out[OUT - 4 + 2 * e], inverse = sum > 0.f ? 1.f / sum : 0.f;
+    if (there && t == 0) part_ml[row + 8 * e] = {r.empty >> e & 1 ? NONE : r.top[e], sum};
 #pragma unroll
     for (int q = 0; q < D / 32; q++) {
       float v[4][2];
 #pragma unroll
       for (int i = 0; i < 8; i++) v[i / 2][i % 2] = r.out[4 * (4 * q + i / 2) + 2 * e + i % 2];
       exchange(v, t);
-      float4* to = (float4*)(part + (row + 8 * e) * D + 32 * q + 8 * t);
+      u32 two[4];
 #pragma unroll
-      for (int i = 0; i < 2; i++)
-        if (there) to[i] = {v[turned(0) / 2][i], v[turned(1) / 2][i], v[turned(2) / 2][i], v[turned(3) / 2][i]};
+      for (int i = 0; i < 4; i++)
+        two[i] = pack_f16(v[turned(2 * (i % 2)) / 2][i / 2] * inverse, v[turned(2 * (i % 2) + 1) / 2][i / 2] * inverse);
+      if (there) *(Quad*)(part + (row + 8 * e) * D + 32 * q + 8 * t) = {two[0], two[1], two[2], two[3]};
     }
   }
 }
