@@ -33,6 +33,7 @@ from tests.kernels.cases import Shape, measure
 
 A256K = Load("A256k", 8, 4, 128, 262144)
 A32K = Load("A32k", 8, 4, 128, 32768)
+SIXTEEN_ROWS = replace(A256K, name="A256k 16 rows", queries=4)
 FORMATS = (
     "turbo8", "turbo4", "turbo3", "turbo2", "q8_0", "q6_0", "q5_1", "q5_0", "q4_0",
     "turbo4_tcq", "turbo3_tcq", "turbo2_tcq",
@@ -41,11 +42,13 @@ FORMATS = (
 FOUR_BITS = (
     A32K,
     Load("A128k", 8, 4, 128, 131072),
+    replace(A32K, name="A32k, ends plain", ends=True),
+    Load("A128k, ends plain", 8, 4, 128, 131072, ends=True),
     Load("B 8 x 32k", 8, 4, 128, 32768, batch=8),
     Load("C 128k D256", 2, 8, 256, 131072),
     Load("D256 8 x 32k", 4, 4, 256, 32768, batch=8),
     Load("D64 8 x 32k", 8, 4, 64, 32768, batch=8),
-    replace(A256K, name="A256k 16 rows", queries=4),
+    SIXTEEN_ROWS,
     *(replace(A32K, name=f"A32k {n} agents", agents=n) for n in (8, 16, 32)),
     *(replace(A32K, name=f"A32k {n} agents, wide", agents=n, wide=1) for n in (8, 16, 32)),
 )
@@ -151,7 +154,7 @@ def main(argv: list[str] | None = None, *, quick: bool = False, file: str | None
         for load in FOUR_BITS
         for pair in (("turbo4",) if options.quick else ("turbo4", "q4_0"))
     ]
-    cases += [Case(pair, FOUR_BITS[6]) for pair in ("turbo8", "turbo3", "turbo2")]
+    cases += [Case(pair, SIXTEEN_ROWS) for pair in ("turbo8", "turbo3", "turbo2")]
     compile_all([v for c in cases for v in candidates(c, options.tune)])
     compile_all([wide_variant(c) for c in cases if c.load.wide])
     print(f"checked: largest relative error {check(cases):.5f}", flush=True)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import cycle
 from multiprocessing import get_context
 
 import numpy as np
@@ -24,6 +25,9 @@ from octavo.kernels.plan import Reader, plan_items
 from octavo.kernels.variants import Variant
 from octavo.kernels.wide import WideVariant
 
+PLAIN_SLOTS = 256
+"""More than the cache holds."""
+
 ROUNDS = 9
 """Replays of which the median counts."""
 
@@ -31,7 +35,8 @@ ROUNDS = 9
 @dataclass(frozen=True)
 class Load:
     """`batch` sequences of `length` tokens, each read by `agents`, each with `queries` new tokens; what
-    `wide` query rows share is a wide run."""
+    `wide` query rows share is a wide run. With `ends` the first page and the last are plain, as the engine
+    keeps them."""
 
     name: str
     kv_heads: int
@@ -42,6 +47,7 @@ class Load:
     queries: int = 1
     agents: int = 1
     wide: int = 0
+    ends: bool = False
 
     @property
     def pages(self) -> int:
@@ -62,7 +68,8 @@ def random_pool(k: str, v: str, load: Load, slots: int, device: str = "cuda") ->
                 gains = (0.01 + 0.01 * torch.rand(size, device=device)).half()
                 data[..., start:stop] = gains.view(torch.uint8)
         sides.append(data)
-    plain = torch.randn(1, load.kv_heads, PAGE, load.head_dim, device=device, dtype=torch.bfloat16)
+    size = (PLAIN_SLOTS, load.kv_heads, PAGE, load.head_dim)
+    plain = torch.randn(size, device=device, dtype=torch.bfloat16)
     return LayerPool(k, v, *sides, plain, plain, centred=True)
 
 
@@ -70,11 +77,13 @@ def plans(load: Load, slots: int, device: str = "cuda") -> list[DevicePlan]:
     """Plans over different slots of the pool, shuffled, as many as fit: the cache must not help."""
     rng = np.random.default_rng(0)
     order = rng.permutation(slots).astype(np.int32)
-    each, made = load.length // PAGE, []
+    each, made, plain = load.length // PAGE, [], cycle(range(PLAIN_SLOTS))
     for start in range(0, slots - load.pages + 1, load.pages):
         readers = []
         for i in range(load.batch * load.agents):
-            pages = order[start + i // load.agents * each :][:each]
+            pages = order[start + i // load.agents * each :][:each].copy()
+            if load.ends:
+                pages[[0, -1]] = ~next(plain), ~next(plain)
             readers.append(Reader(pages, range(i * load.queries, (i + 1) * load.queries)))
         positions = np.full(len(readers) * load.queries, load.length - 1)
         made.append(DevicePlan.holding(plan_items(readers, positions, load.group, wide=load.wide), device))

@@ -21,7 +21,8 @@ PACKED_SLOTS = 96
 @dataclass(frozen=True)
 class Shape:
     """What a kernel test varies. `lengths` of the sequences, query included; `queries` tokens of each;
-    `wide` query rows make a wide run; `loud` queries are so many times larger, so that maxima keep rising."""
+    `young` complete pages before the open one are still plain; `wide` query rows make a wide run; `loud`
+    queries are so many times larger, so that maxima keep rising."""
 
     k: str = "turbo4"
     v: str = "turbo4"
@@ -30,6 +31,7 @@ class Shape:
     group: int = 4
     lengths: tuple[int, ...] = (4095,)
     queries: int = 1
+    young: int = 1
     centred: bool = True
     shared: int = 0
     window: int | None = None
@@ -81,17 +83,17 @@ def make_pool(shape: Shape, device: str) -> Made:
 
 
 def make_readers(shape: Shape, rng: np.random.Generator) -> tuple[list[Reader], np.ndarray]:
-    """First, last complete and open pages plain, the others packed, in random slots; positions of queries."""
+    """First, young and open pages plain, the others packed, in random slots; positions of queries."""
     readers, positions, plain = [], [], iter(range(PLAIN_SLOTS))
     common = rng.permutation(PACKED_SLOTS)[: shape.shared].astype(np.int32)
     for i, length in enumerate(shape.lengths):
         count = -(-length // PAGE)
         pages = rng.permutation(PACKED_SLOTS)[:count].astype(np.int32)
         pages[: min(len(common), count)] = common[:count]
-        young = {0, count - 2} if not shape.shared else {count - 2} - set(range(shape.shared))
-        for p in sorted(young | {count - 1}):
-            if p >= 0:
-                pages[p] = ~next(plain)
+        young = set(range(max(count - 1 - shape.young, shape.shared), count - 1))
+        first = set() if shape.shared else {0}
+        for p in sorted(first | young | {count - 1}):
+            pages[p] = ~next(plain)
         first = 0
         if shape.window is not None:
             first = max(0, length - shape.queries + 1 - shape.window) // PAGE
@@ -142,7 +144,9 @@ def measure(shape: Shape, device: str = "cuda", *, spoil: float = 1.0) -> float:
     readers, positions = make_readers(shape, rng)
     poison(made, readers, positions)
     tokens, heads = len(positions), shape.kv_heads * shape.group
-    q = (shape.loud * torch.randn(tokens, heads, shape.head_dim, device=device)).to(shape.dtype)
+    generator = torch.Generator(device).manual_seed(shape.seed + 1)
+    q = torch.randn(tokens, heads, shape.head_dim, generator=generator, device=device) * shape.loud
+    q = q.to(shape.dtype)
     scale, sinks = shape.head_dim**-0.5, torch.randn(heads, device=device) if shape.sinks else None
     plan = DevicePlan.holding(
         plan_items(readers, positions, shape.group, shape.window, wide=shape.wide), device

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from . import emulated
 from .cases import Shape, measure
@@ -45,22 +44,26 @@ def test_kernels_emulated_equal_float64(name: str, folder: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("v", ["q5_0", "q5_1", "q8_0", "turbo8"])
+@pytest.mark.parametrize("v", ["q8_0", "turbo8"])
 def test_a_second_product_leaves_what_sixteen_bits_round(
     v: str, head_dim: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of probabilities against values whose own error is small; with one product it is 0.013 and more."""
+    """Of probabilities against values whose own error is small; with one product it is 0.006 and more."""
     emulated.stand_in(monkeypatch, folder)
     assert measure(Shape("plain", v, head_dim, lengths=(700,)), "cpu") < FLOAT
 
 
-def test_each_span_is_rounded_against_a_peak_of_its_own(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Against one peak for all spans of gains it is 0.0156 with the same numbers."""
+@pytest.mark.parametrize("v", ["q4_0", "q5_0", "q5_1", "q6_0"])
+def test_weights_have_all_eight_bits(v: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where gains are negative too; with seven bits and a sign it is 0.012 and more with these numbers."""
     emulated.stand_in(monkeypatch, folder)
-    torch.manual_seed(5)
-    assert measure(Shape("q4_0", "q4_0", lengths=(1300,), seed=5), "cpu") < 0.0142
+    assert measure(Shape("plain", v, lengths=(1300,), seed=5), "cpu") < 8e-3
+
+
+def test_warps_share_plain_pages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine complete ones behind packed ones, and an open one: more quarters than warps."""
+    emulated.stand_in(monkeypatch, folder)
+    assert measure(Shape("q8_0", "q8_0", lengths=(900, 130), young=9), "cpu") < FLOAT
 
 
 def test_a_wrong_scale_shows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

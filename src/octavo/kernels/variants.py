@@ -92,7 +92,7 @@ class Variant(Attending):
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA; cuda/layout.cuh computes the same."""
         fine = get_bits(self.k) == 8
-        rows = self.rows * (self.head_dim * (3 + fine) + self.head_dim // 32 * 8 + 12)
+        rows = self.rows * (self.head_dim * (3 + fine) + self.head_dim // 32 * 12 + 12)
         small = self.table_bytes + rows + 8 * self.rows * self.warps + 1536 + 16 * self.warps * self.stages
         warp = max(self.stages * self.stage_bytes, 4 * self.rows * self.slice)
         return -(-small // 128) * 128 + self.warps * warp
@@ -168,13 +168,14 @@ def _best(variant: Variant) -> tuple[int, int]:
     """Warps and stages by measurement (benchmarks/kernels.py --tune).
 
     Eight warps have all the registers they ask for; formats whose codes cost the most integer instructions
-    want more warps to hide them behind, as far as their registers go.
+    want more warps to hide them behind, as far as their registers go. turbo4's go no further, nor do turbo3's
+    with 16 rows.
     """
-    turbo = {"turbo4", "turbo3", "turbo2"}
+    pair, turbo = {variant.k, variant.v}, {"turbo4", "turbo3", "turbo2"}
     if variant.rows == 8 and variant.head_dim == 64:
-        return (16 if {variant.k, variant.v} <= turbo else 12), 1
-    if STATE_BITS.keys() & {variant.k, variant.v}:
+        return (16 if pair <= turbo else 12), 1
+    if STATE_BITS.keys() & pair:
         return 12, 1
-    if variant.rows == 8 and {variant.k, variant.v} == {"turbo4"}:
+    if pair == {"turbo4"} or (variant.rows == 16 and pair == {"turbo3"}):
         return 8, 1
-    return (12, 1) if variant.head_dim == 128 and {variant.k, variant.v} <= turbo else (8, 1)
+    return (12, 1) if variant.head_dim == 128 and pair <= turbo else (8, 1)

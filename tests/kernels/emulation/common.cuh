@@ -37,6 +37,14 @@ template <class T> T __shfl_sync(u32, T x, int from) {
   return bits_of<T>(gather(&word, 1)[from][0]);
 }
 template <class T> T __shfl_xor_sync(u32, T x, int by) { return __shfl_sync(~0u, x, current % 32 ^ by); }
+inline u32 __ballot_sync(u32, bool x) {
+  const u32 word = x;
+  auto all = gather(&word, 1);
+  u32 bits = 0;
+  for (int lane = 0; lane < 32; lane++) bits |= all[lane][0] << lane;
+  return bits;
+}
+inline int __ffs(u32 x) { return __builtin_ffs((int)x); }
 inline bool __any_sync(u32, bool x) {
   const u32 word = x;
   auto all = gather(&word, 1);
@@ -86,9 +94,9 @@ template <class T, class Dot> void multiply_tiles(T (&d)[4], const T (&c)[4], co
   }
   std::copy(sums, sums + 4, d);
 }
-DEV void imma(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, const u32 (&b)[2], const int (&c)[4]) {
+template <bool UNSIGNED = false> DEV void imma(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, const u32 (&b)[2], const int (&c)[4]) {
   multiply_tiles(d, c, {a0, a1, a2, a3, b[0], b[1]}, [](int& sum, u32 x, u32 y) {
-    for (int k = 0; k < 32; k += 8) sum += (signed char)(x >> k) * (signed char)(y >> k);
+    for (int k = 0; k < 32; k += 8) sum += (signed char)(x >> k) * (UNSIGNED ? (int)(u8)(y >> k) : (signed char)(y >> k));
   });
 }
 
@@ -132,6 +140,9 @@ DEV void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   if ((uintptr_t)from % 16 || (bytes | to) % 16) stop("a bulk copy of no whole 16 bytes");
   if (to + bytes > SHARED_BYTES) stop("a copy beyond shared memory");
   copies.push_back({to, from, bytes, barrier});
+}
+DEV void announce(const void* from, u32 bytes) {
+  if ((uintptr_t)from % 16 || bytes % 16) stop("no whole 16 bytes are announced");
 }
 DEV void barrier_init(u32 at) { barriers[at] = {1, 1, 0, 0}; }
 DEV void barrier_expect(u32 at, u32 bytes) { Barrier& b = barriers.at(at); b.bytes += bytes; b.pending--; settle(b); }

@@ -65,6 +65,14 @@ inline void __syncthreads() {
   check_syncthreads();
   while (syncs == before) pause();
 }
+inline bool __syncthreads_or(bool x) {  // answers are there until all have met again
+  static unsigned any[2];
+  const unsigned turn = syncs % 2;
+  if (x) any[turn] = syncs + 1;
+  const unsigned now = syncs;
+  __syncthreads();
+  return any[turn] == now + 1;
+}
 
 inline void settle(Barrier& b) {
   if (b.pending < 0 || b.bytes < 0) stop("more arrivals or bytes than a barrier expects");

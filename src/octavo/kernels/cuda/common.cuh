@@ -69,10 +69,14 @@ DEV void halves(u32 two, float& a, float& b) {
 }
 
 // d = a · b + c: A 16 × 32 int8, B 32 × 8 int8. a0, a2 lie in row c, a1, a3 in row c + 8 of A.
+// UNSIGNED: B's bytes are.
+#define IMMA(type) \
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8." type ".s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%11,%12,%13};" \
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) \
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]))
+template <bool UNSIGNED = false>
 DEV void imma(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, const u32 (&b)[2], const int (&c)[4]) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%11,%12,%13};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+  if constexpr (UNSIGNED) IMMA("u8"); else IMMA("s8");
 }
 
 // The 16-bit type of plain pages, queries and outputs: bf16 unless HALF.
@@ -140,6 +144,10 @@ DEV void copy_bulk(u32 to, const void* from, u32 bytes, u32 bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
+// To the L2 cache, which is where all see the same bytes: plain pages may be announced before they are written.
+DEV void announce(const void* from, u32 bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0],%1;" ::"l"(from), "r"(bytes) : "memory");
+}
 DEV void barrier_wait(u32 bar, u32 parity) {
   asm volatile(
       "{.reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p,[%0],%1; @p bra done; bra again; done:}"
@@ -157,5 +165,6 @@ DEV void copy_lanes(u32 to, const u8* from, u32 bytes, int lane) {
   for (u32 i = lane * 16; i < bytes; i += 512)
     asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + i), "l"(from + i) : "memory");
 }
+DEV void announce(const void*, u32) {}
 DEV void fence_async() {}
 #endif

@@ -3,22 +3,39 @@
 #include "line.cuh"
 #include "trace.cuh"
 
-// A packed page: scores, probabilities, values. The stage is refilled as soon as each half is read.
-DEV void read_packed(const Feed& feed, const Row& row, const Query& query, const Constants& kc, const Constants& vc,
-                     const u8* shared, const u8* ring, Sums& s, Stage at, int address, int ahead, bool more, int first) {
+// A page: scores, probabilities, values. The stage is refilled as soon as each half is read.
+DEV void read_page(const Feed& feed, const Row& row, const Query& query, const Constants& kc, const Constants& vc,
+                   const u8* shared, const u8* ring, Sums& s, Stage at, int address, int ahead, bool more, int first) {
   float score[R][8][2];
   const u8 *keys = ring + at.index * K_STAGE, *values = ring + STAGES * K_STAGE + at.index * V_STAGE;
   feed.wait_keys(at.index, at.parity);
   if constexpr (K_PACKED) packed_scores(query, kc, keys, shared, feed.lane, s.top, score);
-  else score_plain(feed, row, shared, address, score, s);
+  else score_plain<4>(row, shared, feed.lane, feed.plain_keys(address), score, s);
   __syncwarp();
   feed.keys(at.index, ahead, more);
   weigh(row, shared, feed.lane, first, score, s);
   feed.wait_values(at.index, at.parity);
   if constexpr (V_PACKED) packed_values(vc, values, shared, feed.lane, score, s);
-  else plain_values(plain_values(feed, address), feed.lane, row.bounds[2] - first, score, s.acc);
+  else plain_values<4>(feed.plain_values(address), feed.lane, row.bounds[2] - first, score, s.acc);
   __syncwarp();
   feed.values(at.index, ahead, more);
+}
+
+// The plain pages among [from, to): warps share them by quarters, lest all wait for one. In a loop of their own: within the
+// packed one they would cost it its registers.
+DEV void read_plain(const Feed& fed, const Row& row, const u8* shared, Sums& s, int from, int to, int first) {
+  const u32 thread = kept(threadIdx.x);  // made anew: what the packed loop keeps would have to last
+  const Feed feed = {fed.ring, fed.bars, fed.pool, fed.pages, fed.head, fed.slice, (int)thread % 32};
+  int turn = thread / 32;
+  for (int some = from; some < to; some += 32) {
+    const bool there = some + feed.lane < to;
+    const int mine = there ? feed.pages[some + feed.lane] : 0;
+    for (u32 left = __ballot_sync(~0u, there && (PLAIN_PAIR || mine < 0)); left; left &= left - 1) {
+      const int page = __ffs(left) - 1, address = __shfl_sync(~0u, mine, page);
+      for (; turn < 4; turn += WARPS) read_quarter(feed, row, shared, s, address, first + PAGE * (some + page), turn);
+      turn -= 4;
+    }
+  }
 }
 
 // The warps' sums become one part: maximum and denominator of each row, and its ROWS × VD accumulators.
@@ -105,6 +122,7 @@ decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, cons
     Stage fill = at;
     feed.keys(fill.index, soonest, page < to);
     feed.values(fill.index, soonest, page < to);
+    bool plain = !PLAIN_PAIR && feed.announce_plain(from, to);
     wait_for_previous();  // so far only the plan and packed pages were read
     for (int row = warp; row < ROWS; row += WARPS) {
       const int one = row == warp ? code : rows[run * TILE + row];
@@ -113,7 +131,8 @@ decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, cons
       stage_query(shared, row, bits, row == warp ? sight : asked.sight(one), scale, lane);
     }
     MARK(1);
-    __syncthreads();
+    plain = __syncthreads_or(plain);
+    if (PLAIN_PAIR && 2 * (to - from) <= WARPS) { plain = true; page = to; }
     Query query;
     load_query(query, shared, lane);
     Constants kc, vc;
@@ -133,25 +152,21 @@ decode(const u16* __restrict__ q, const u8* k, const u8* v, const u16* k16, cons
     int address = soonest;
     int ahead = page + STAGES * WARPS < to ? feed.pages[page + STAGES * WARPS] : 0;
     MARK(2);
-    bool plain = false;  // read in a loop of their own: within this one they would cost it its registers
     for (int since = 0; page < to; page += WARPS) {
       const int following = page + WARPS < to ? feed.pages[page + WARPS] : 0;
       const int farther = page + (STAGES + 1) * WARPS < to ? feed.pages[page + (STAGES + 1) * WARPS] : 0;
       const bool more = page + STAGES * WARPS < to;
-      if (address >= 0) {
-        read_packed(feed, row, query, kc, vc, shared, ring, s, at, address, ahead, more, span.z + PAGE * page);
-        if (V_COARSE && ++since == 16) { settle(s); since = 0; }
+      if (PLAIN_PAIR || address >= 0) {
+        read_page(feed, row, query, kc, vc, shared, ring, s, at, address, ahead, more, span.z + PAGE * page);
+        if (V_PACKED && ++since == SETTLED) { settle(s); since = 0; }
       } else {
-        plain = true;
         feed.skip(at.index, ahead, more);
       }
       next(at, STAGES);
       address = following;
       ahead = farther;
     }
-    if (plain)
-      for (page = from + warp; page < to; page += WARPS)
-        if (feed.pages[page] < 0) read_plain(feed, row, shared, s, feed.pages[page], span.z + PAGE * page);
+    if (plain) read_plain(feed, row, shared, s, from, to, span.z);
     MARK(4);
     const i64 slot = (i64)run * lines + line + blockIdx.x;
     store_part(shared, ring, s, warp, lane, parts + slot * ROWS * VD, parts_ml + slot * ROWS);

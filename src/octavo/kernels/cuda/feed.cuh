@@ -12,6 +12,25 @@ struct Feed {
 
   DEV const u8* key_page(int address) const { return pool.k + ((i64)address * pool.heads + head) * K_PAGE; }
   DEV const u8* value_page(int address) const { return pool.v + ((i64)address * pool.heads + head) * V_PAGE; }
+  DEV i64 plain_page(int address) const { return ((i64)~address * pool.heads + head) * PAGE * D; }
+  DEV const u16* plain_keys(int address) const {
+    return !K_PACKED && address >= 0 ? (const u16*)key_page(address) : pool.k16 + plain_page(address);
+  }
+  DEV const u16* plain_values(int address) const {  // of the slice
+    return (!V_PACKED && address >= 0 ? (const u16*)value_page(address) : pool.v16 + plain_page(address)) + slice * VD;
+  }
+
+  // A thread's share of the plain pages among [from, to); whether there are any.
+  DEV bool announce_plain(int from, int to) const {
+    bool some = false;
+    for (int i = from + (int)threadIdx.x; i < to; i += 32 * WARPS) {
+      if (pages[i] >= 0) continue;
+      some = true;
+      announce(pool.k16 + plain_page(pages[i]), 2 * PAGE * D);
+      announce(pool.v16 + plain_page(pages[i]), 2 * PAGE * D);
+    }
+    return some;
+  }
 
 #if BULK
   DEV void send(u32 bar, bool packed, u32 bytes) const { barrier_expect(bar, packed ? bytes : 0u); }

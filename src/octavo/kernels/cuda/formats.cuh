@@ -16,8 +16,8 @@ __host__ __device__ constexpr bool is_split(int f) { return f == TURBO2 || f == 
 __host__ __device__ constexpr int state_bits(int f) { return f == TCQ3 ? 9 : 8; }
 __host__ __device__ constexpr float factor(int f) { return f == TURBO4 ? 2.f : 1.f; }
 __host__ __device__ constexpr float offset(int f) { return f == TURBO4 ? 63.5f : f == Q4_0 ? 8.f : f == Q5_0 || f == Q5_1 ? 16.f : f == Q6_0 ? 32.f : 0.f; }
-// Values beside whose own error that of 8-bit probabilities would show.
-__host__ __device__ constexpr bool needs_fine(int f) { return code_bits(f) == 8 || code_bits(f) == 5; }
+// ggml gives the code of the largest magnitude a sign, by that of the gain.
+__host__ __device__ constexpr bool signed_gains(int f) { return f == Q4_0 || f == Q5_0 || f == Q6_0; }
 __host__ __device__ constexpr int gain_span(int f, int head_dim) {
   return f >= Q8_0 && f <= Q4_0 ? 32 : head_dim % 128 == 0 ? 128 : head_dim;
 }

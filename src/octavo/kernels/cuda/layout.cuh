@@ -8,14 +8,15 @@ constexpr int D = HD, R = ROWS / 8, PAGE = 64;
 constexpr int VD = SLICE, SLICES = D / VD, STEPS = D / 32;
 // A lane 4c + t holds scores of rows 2t + e + 8r (e < 2, r < R) and tokens token_of(c) + 2j (j < 8).
 __host__ __device__ constexpr int token_of(int c) { return 16 * (c / 2) + c % 2; }
-constexpr bool K_PACKED = KF != PLAIN, V_PACKED = VF != PLAIN;
+constexpr bool K_PACKED = KF != PLAIN, V_PACKED = VF != PLAIN, PLAIN_PAIR = !K_PACKED && !V_PACKED;
 constexpr int KBITS = code_bits(KF), VBITS = code_bits(VF);
 constexpr int KSPAN = gain_span(KF, D), VSPAN = gain_span(VF, D);
 constexpr int KSPANS = D / KSPAN, VSPANS = VD / VSPAN, SPAN_STEPS = KSPAN / 32;
-constexpr bool K_FINE = KBITS == 8, V_FINE = needs_fine(VF);  // high + low int8 of queries, of probabilities
-// Each span's probabilities × gains are rounded against a peak of their own: what has no second product needs that.
-constexpr bool V_OWN_STEPS = gain_span(VF, D) < D && !V_FINE && !has_minimum(VF);
+constexpr bool K_FINE = KBITS == 8, V_FINE = VBITS == 8;  // high + low int8 of queries, of probabilities
 constexpr bool V_COARSE = V_PACKED && !V_FINE && VSPANS == 1;  // one gain >= 0 a token: bf16 pairs will do
+// Zeros of accumulators are added as they are, which saves an operation on every value, and taken out after so many pages:
+// as many as acc has bits to spare for.
+constexpr int SETTLED = V_COARSE ? 16 : 4;
 constexpr float LOW = 1.f / 254.f;                        // one step of the low part in steps of the high
 
 __host__ __device__ constexpr int span_bytes(int spans) { return PAGE * 2 * spans; }
@@ -36,7 +37,7 @@ constexpr int S_KTABLE = 0, S_VTABLE = KF == VF ? 0 : table_bytes(KF);
 constexpr int S_HIGH = S_VTABLE + table_bytes(VF);
 constexpr int S_LOW = S_HIGH + ROWS * D, S_QUERY = S_LOW + (K_FINE ? ROWS * D : 0);
 constexpr int S_SUMS = S_QUERY + 2 * ROWS * D, S_BASE = S_SUMS + 4 * ROWS * STEPS;
-constexpr int S_SCALE = S_BASE + 4 * ROWS * STEPS;
+constexpr int S_SCALE = S_BASE + 8 * ROWS * STEPS;
 constexpr int S_FROM = S_SCALE + 4 * ROWS, S_TO = S_FROM + 4 * ROWS;
 // Where channel k of a row's int8 queries lies: each lane's eight channels of a step together, lane by lane, since rows one
 // behind the other would meet in the same banks.

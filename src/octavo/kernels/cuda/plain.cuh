@@ -2,14 +2,17 @@
 #pragma once
 #include "layout.cuh"
 
-// Steps whose loads are under way together. Beside a packed side just one: registers for more would come out of the
-// packed loop's.
-constexpr int PLAIN_STEPS = K_PACKED ? 1 : 4;
+// Steps whose loads are under way together. Beside packed keys and with 16 rows just one: registers for more would come
+// out of their loop's.
+constexpr int PLAIN_STEPS = K_PACKED && R > 1 ? 1 : 4;
 
-DEV void plain_scores(const u16* page, const u16* query, int lane, float scale, float (&score)[R][8][2]) {
+// A page's quarters: of each sixteen tokens four, which are two of every lane's. Quarter i is the first of what lies 4 i
+// tokens further on, so one function reads a page and a quarter of it.
+template <int QUARTERS>
+DEV void plain_scores(const u16* page, const u16* query, int lane, float scale, float (&score)[R][2 * QUARTERS][2]) {
   const int t = lane & 3, c = lane >> 2;
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < QUARTERS; i++) {
     const u16* key = page + (token_of(c) + 4 * i) * D + 8 * t;
     float s[R][4] = {};
 #pragma unroll PLAIN_STEPS
@@ -28,17 +31,18 @@ DEV void plain_scores(const u16* page, const u16* query, int lane, float scale, 
 }
 
 // acc += probabilities · values of tokens below `live`; later slots may hold anything, NaN too.
-DEV void plain_values(const u16* page, int lane, int live, const float (&p)[R][8][2], float (&acc)[R][VD / 16][4]) {
+template <int QUARTERS>
+DEV void plain_values(const u16* page, int lane, int live, const float (&p)[R][2 * QUARTERS][2], float (&acc)[R][VD / 16][4]) {
   const int t = lane & 3, c = lane >> 2;
-  u32 b[R][8];
+  u32 b[R][2 * QUARTERS];
 #pragma unroll
   for (int r = 0; r < R; r++)
 #pragma unroll
-    for (int j = 0; j < 8; j++) b[r][j] = transpose(pack16(p[r][j][0], p[r][j][1]));  // row c, tokens 16t + 2j, + 1
+    for (int j = 0; j < 2 * QUARTERS; j++) b[r][j] = transpose(pack16(p[r][j][0], p[r][j][1]));  // row c, tokens 16t + 2j, + 1
 #pragma unroll
   for (int step = 0; step < VD / 32; step++) {
 #pragma unroll
-    for (int m = 0; m < 4; m++) {
+    for (int m = 0; m < QUARTERS; m++) {
       Pair v[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) {

@@ -24,7 +24,7 @@ DEV void stage_query(u8* shared, int row, const u16 (&bits)[D / 32], int2 sees, 
   for (int i = 16; i > 0; i /= 2) peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, i));
   const float inverse = peak > 0.f ? __fdividef(127.f, peak) : 0.f;
   const int place = is_split(KF) ? (lane & ~7) + (lane & 1) * 4 + (lane & 7) / 2 : lane;
-  float base = MAGIC;
+  float owed = 0.f;
 #pragma unroll
   for (int i = 0; i < D / 32; i++) {
     const float h = rintf(x[i] * inverse);
@@ -34,11 +34,12 @@ DEV void stage_query(u8* shared, int row, const u16 (&bits)[D / 32], int2 sees, 
     float sum = h;
 #pragma unroll
     for (int k = 16; k > 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
-    if (i % SPAN_STEPS == 0) base = MAGIC;
-    base += offset(KF) * sum;
+    if (i % SPAN_STEPS == 0) owed = 0.f;
+    owed += offset(KF) * sum;  // turbo4's half is rounded below: of sums in the thousands
     if (lane != 0) continue;
     ((float*)(shared + S_SUMS))[row * STEPS + i] = sum;
-    ((float*)(shared + S_BASE))[row * KSPANS + i / SPAN_STEPS] = base;
+    int* start = (int*)(shared + S_BASE) + (row / 2 * KSPANS + i / SPAN_STEPS) * 4 + row % 2;
+    start[0] = start[2] = MAGIC_BITS - (int)rintf(owed);
   }
   if (lane == 0) {
     ((float*)(shared + S_SCALE))[row] = peak * (1.f / 127.f) * scale * factor(KF);
@@ -47,7 +48,7 @@ DEV void stage_query(u8* shared, int row, const u16 (&bits)[D / 32], int2 sees, 
   }
 }
 
-DEV void hide(const u8* shared, int lane, int first, float (&score)[R][8][2]) {
+template <int N> DEV void hide(const u8* shared, int lane, int first, float (&score)[R][N][2]) {
   const int *from = (const int*)(shared + S_FROM), *to = (const int*)(shared + S_TO);
 #pragma unroll
   for (int r = 0; r < R; r++)
@@ -55,7 +56,7 @@ DEV void hide(const u8* shared, int lane, int first, float (&score)[R][8][2]) {
     for (int e = 0; e < 2; e++) {
       const int row = 2 * (lane & 3) + e + 8 * r;
 #pragma unroll
-      for (int j = 0; j < 8; j++) {
+      for (int j = 0; j < N; j++) {
         const int token = first + token_of(lane >> 2) + 2 * j;
         if (token < from[row] || token >= to[row]) score[r][j][e] = __int_as_float(0xFF800000);
       }
@@ -63,7 +64,7 @@ DEV void hide(const u8* shared, int lane, int first, float (&score)[R][8][2]) {
 }
 
 // Scores, relative to s.top, become probabilities. s.top follows the true maximum at a distance of 6 (64 times).
-DEV void soften(float (&score)[R][8][2], Sums& s) {
+template <int N> DEV void soften(float (&score)[R][N][2], Sums& s) {
   float most[R][2];
   bool over = s.empty != 0;
 #pragma unroll
@@ -72,7 +73,7 @@ DEV void soften(float (&score)[R][8][2], Sums& s) {
     for (int e = 0; e < 2; e++) {
       most[r][e] = score[r][0][e];
 #pragma unroll
-      for (int j = 1; j < 8; j++) most[r][e] = fmaxf(most[r][e], score[r][j][e]);
+      for (int j = 1; j < N; j++) most[r][e] = fmaxf(most[r][e], score[r][j][e]);
       over |= most[r][e] > 6.f;
     }
   if (__any_sync(~0u, over))
@@ -87,7 +88,7 @@ DEV void soften(float (&score)[R][8][2], Sums& s) {
         s.sum[r][e] *= fade;
         s.bias[r][e] *= fade;
 #pragma unroll
-        for (int j = 0; j < 8; j++) score[r][j][e] -= rise;
+        for (int j = 0; j < N; j++) score[r][j][e] -= rise;
 #pragma unroll
         for (int i = 0; i < VD / 16; i++) { s.acc[r][i][e] *= fade; s.acc[r][i][2 + e] *= fade; }
         if constexpr (has_minimum(VF))
@@ -98,7 +99,7 @@ DEV void soften(float (&score)[R][8][2], Sums& s) {
 #pragma unroll
     for (int e = 0; e < 2; e++)
 #pragma unroll
-      for (int j = 0; j < 8; j++) {
+      for (int j = 0; j < N; j++) {
         score[r][j][e] = exp2_(score[r][j][e]);
         s.sum[r][e] += score[r][j][e];
       }
@@ -120,13 +121,13 @@ DEV Row bounds_of(const u8* shared, float scale, float cap) {
   return row;
 }
 
-// Scores relative to s.top → probabilities, capped and masked. `first`: position of the page's first token.
-DEV void weigh(const Row& row, const u8* shared, int lane, int first, float (&score)[R][8][2], Sums& s) {
+// Scores relative to s.top → probabilities, capped and masked. `first`: position of a page's first token, or of a quarter's.
+template <int N> DEV void weigh(const Row& row, const u8* shared, int lane, int first, float (&score)[R][N][2], Sums& s) {
 #if SOFTCAP
 #pragma unroll
-  for (int i = 0; i < 16 * R; i++) {
-    float& x = score[i / 16][i / 2 % 8][i % 2];
-    const float top = s.top[i / 16][i % 2];
+  for (int i = 0; i < 2 * N * R; i++) {
+    float& x = score[i / 2 / N][i / 2 % N][i % 2];
+    const float top = s.top[i / 2 / N][i % 2];
     x = row.cap * tanh_((x + top) * (1.f / row.cap)) - top;
   }
 #endif
@@ -134,26 +135,21 @@ DEV void weigh(const Row& row, const u8* shared, int lane, int first, float (&sc
   soften(score, s);
 }
 
-DEV const u16* plain_keys(const Feed& feed, int address) {
-  if (!K_PACKED && address >= 0) return (const u16*)feed.key_page(address);
-  return feed.pool.k16 + ((i64)~address * feed.pool.heads + feed.head) * PAGE * D;
-}
-DEV const u16* plain_values(const Feed& feed, int address) {
-  const u16* page = feed.pool.v16 + ((i64)~address * feed.pool.heads + feed.head) * PAGE * D;
-  if (!V_PACKED && address >= 0) page = (const u16*)feed.value_page(address);
-  return page + feed.slice * VD;
-}
-DEV void score_plain(const Feed& feed, const Row& row, const u8* shared, int address, float (&score)[R][8][2], const Sums& s) {
-  plain_scores(plain_keys(feed, address), (const u16*)(shared + S_QUERY), feed.lane, row.scale, score);
+template <int QUARTERS>
+DEV void score_plain(const Row& row, const u8* shared, int lane, const u16* keys, float (&score)[R][2 * QUARTERS][2], const Sums& s) {
+  constexpr int N = 2 * QUARTERS;
+  plain_scores<QUARTERS>(keys, (const u16*)(shared + S_QUERY), lane, row.scale, score);
 #pragma unroll
-  for (int i = 0; i < 16 * R; i++) score[i / 16][i / 2 % 8][i % 2] -= s.top[i / 16][i % 2];
+  for (int i = 0; i < 2 * N * R; i++) score[i / 2 / N][i / 2 % N][i % 2] -= s.top[i / 2 / N][i % 2];
 }
 
-DEV void read_plain(const Feed& feed, const Row& row, const u8* shared, Sums& s, int address, int first) {
-  float score[R][8][2];
-  score_plain(feed, row, shared, address, score, s);
-  weigh(row, shared, feed.lane, first, score, s);
-  plain_values(plain_values(feed, address), feed.lane, row.bounds[2] - first, score, s.acc);
+// A quarter of a plain page. `first`: position of the page's first token.
+DEV void read_quarter(const Feed& feed, const Row& row, const u8* shared, Sums& s, int address, int first, int quarter) {
+  const int on = 4 * quarter;
+  float score[R][2][2];
+  score_plain<1>(row, shared, feed.lane, feed.plain_keys(address) + on * D, score, s);
+  weigh(row, shared, feed.lane, first + on, score, s);
+  plain_values<1>(feed.plain_values(address) + on * D, feed.lane, row.bounds[2] - first - on, score, s.acc);
 }
 
 DEV void clear(Sums& s) {
@@ -167,6 +163,18 @@ DEV void clear(Sums& s) {
         for (int b = 0; b < VSPANS; b++) s.low[b][r][e] = 0.f;
 #pragma unroll
       for (int i = 0; i < VD / 16; i++) s.acc[r][i][e] = s.acc[r][i][2 + e] = 0.f;
+    }
+}
+
+// Takes the bias out; often enough, acc has bits to spare for it.
+DEV void settle(Sums& s) {
+#pragma unroll
+  for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+#pragma unroll
+      for (int i = 0; i < VD / 16; i++) { s.acc[r][i][e] -= s.bias[r][e]; s.acc[r][i][2 + e] -= s.bias[r][e]; }
+      s.bias[r][e] = 0.f;
     }
 }
 

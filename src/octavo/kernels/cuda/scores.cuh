@@ -5,19 +5,31 @@
 
 constexpr bool KEEP_ROWS = R == 1, KEEP_HIGH = R == 1 && D <= 256, KEEP_LOW = K_FINE && R == 1 && D <= 128;  // else read from shared memory
 
+// Accumulators start where they will read MAGIC for a score of 0; with one span and rows that are not kept, what they read
+// then is subtracted instead, which takes fewer registers.
+constexpr bool K_STARTS = offset(KF) != 0.f && (KEEP_ROWS || KSPANS > 1 || WARPS <= 8);
+
 struct Query {
   u32 high[KEEP_HIGH ? R : 1][KEEP_HIGH ? STEPS : 1][2];  // row c + 8r: channels 32 step + 8t .. + 7 as int8, split where the codes are
   u32 low[KEEP_LOW ? STEPS : 1][2];
   float scale[KEEP_ROWS ? R : 1][2];  // row 2t + e + 8r to log2 units: its scale · softmax scale · log2(e) · factor of the format
-  float base[KEEP_ROWS ? R : 1][2][KSPANS];  // what the accumulator reads for a score of 0
+  int start[K_STARTS && KEEP_ROWS ? R : 1][KSPANS][4];
 };
 
 DEV float get_scale(const Query& q, const u8* shared, int lane, int r, int e) {
   return KEEP_ROWS ? q.scale[r][e] : ((const float*)(shared + S_SCALE))[2 * (lane & 3) + e + 8 * r];
 }
-DEV float get_base(const Query& q, const u8* shared, int lane, int r, int e, int span) {
-  if (offset(KF) == 0.f) return MAGIC;
-  return KEEP_ROWS ? q.base[r][e][span] : ((const float*)(shared + S_BASE))[(2 * (lane & 3) + e + 8 * r) * KSPANS + span];
+DEV void read_start(const u8* shared, int lane, int r, int span, int (&start)[4]) {
+  const Quad x = *(const Quad*)(shared + S_BASE + (((lane & 3) + 4 * r) * KSPANS + span) * 16);
+  start[0] = x.x; start[1] = x.y; start[2] = x.z; start[3] = x.w;
+}
+DEV void get_start(const Query& q, const Constants& k, const u8* shared, int lane, int r, int span, int (&start)[4]) {
+  if (K_STARTS && !KEEP_ROWS) { read_start(shared, lane, r, span, start); return; }
+#pragma unroll
+  for (int i = 0; i < 4; i++) start[i] = K_STARTS ? q.start[KEEP_ROWS ? r : 0][span][i] : k.zero[i];
+}
+DEV float get_base(const u8* shared, int lane, int r, int e) {  // of the only span
+  return 2.f * MAGIC - ((const float*)(shared + S_BASE))[4 * ((lane & 3) + 4 * r) + e];
 }
 
 DEV void read_query(const u8* shared, int part, int lane, int r, int step, u32 (&b)[2]) {
@@ -27,7 +39,7 @@ DEV void read_query(const u8* shared, int part, int lane, int r, int step, u32 (
 
 DEV void load_query(Query& q, const u8* shared, int lane) {
   const int t = lane & 3;
-  const float *scales = (const float*)(shared + S_SCALE), *bases = (const float*)(shared + S_BASE);
+  const float* scales = (const float*)(shared + S_SCALE);
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
@@ -39,9 +51,9 @@ DEV void load_query(Query& q, const u8* shared, int lane) {
     for (int e = 0; KEEP_ROWS && e < 2; e++) {
       const int row = 2 * t + e + 8 * r;
       q.scale[r][e] = scales[row];
-#pragma unroll
-      for (int b = 0; b < KSPANS; b++) q.base[r][e][b] = bases[row * KSPANS + b];
     }
+#pragma unroll
+    for (int b = 0; KEEP_ROWS && K_STARTS && b < KSPANS; b++) read_start(shared, lane, r, b, q.start[r][b]);
   }
 }
 
@@ -108,9 +120,15 @@ DEV void packed_scores(const Query& q, const Constants& k, const u8* keys, const
   const Quad* codes = (const Quad*)keys + lane;
   const u32 table = shared_address(shared) + S_KTABLE + 4 * lane;
   float gain[KSPANS][8], least[has_minimum(KF) ? KSPANS : 1][8];
+  float zero[KSPANS][8];  // what products × gains have too much, of each four spans: in the first of them
 #pragma unroll
   for (int b = 0; b < KSPANS; b++) {
     load_gains(keys + K_CODES + 128 * b, lane, gain[b]);
+#pragma unroll
+    for (int j = 0; j < 8; j++) zero[b][j] = MAGIC * gain[b][j];
+    if constexpr (!K_FINE)
+#pragma unroll
+      for (int j = 0; j < 8 && b % 4 != 0; j++) zero[b / 4 * 4][j] += zero[b][j];
     if constexpr (has_minimum(KF)) {
       load_gains(keys + K_CODES + K_GAINS + 128 * b, lane, least[b]);
 #pragma unroll
@@ -120,6 +138,7 @@ DEV void packed_scores(const Query& q, const Constants& k, const u8* keys, const
 #pragma unroll
   for (int i = 0; i < 4; i++) {  // tokens 2i and 2i + 1 of each lane
     int sum[R][4], low[R][4];
+    float part[R][4];
     u32 even_unit[8], odd_unit[8];
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
@@ -134,7 +153,8 @@ DEV void packed_scores(const Query& q, const Constants& k, const u8* keys, const
       for (int r = 0; r < R; r++) {
         u32 h[2];
         load_high(q, shared, lane, r, s, h);
-        imma(sum[r], a.x, a.y, a.z, a.w, h, first ? k.zero : (const int(&)[4])sum[r]);
+        if (first) get_start(q, k, shared, lane, r, b, sum[r]);
+        imma(sum[r], a.x, a.y, a.z, a.w, h, sum[r]);
         if constexpr (K_FINE) {
           u32 l[2];
           load_low(q, shared, lane, r, s, l);
@@ -148,17 +168,21 @@ DEV void packed_scores(const Query& q, const Constants& k, const u8* keys, const
         for (int v = 0; v < 4; v++) {
           const int j = 2 * i + v / 2, e = v % 2;
           float& to = score[r][j][e];
-          if constexpr (KSPANS == 1 && !K_FINE && offset(KF) == 0.f) {  // one operation less a score
-            const float x = __int_as_float(sum[r][v]) * gain[0][j] - MAGIC * gain[0][j];
-            to = x * get_scale(q, shared, lane, r, e) + mean[r][e];
-            continue;
+          const float high = __int_as_float(sum[r][v]);
+          if constexpr (K_FINE) {
+            const float value = high - MAGIC + (__int_as_float(low[r][v]) - MAGIC) * LOW;
+            if (KSPANS == 1) to = value * (gain[b][j] * get_scale(q, shared, lane, r, e)) + mean[r][e];
+            else to = b == 0 ? value * gain[b][j] : value * gain[b][j] + to;
+          } else {
+            float x = high * gain[b][j] + (b % 4 == 0 ? -zero[b][j] : part[r][v]);
+            if constexpr (has_minimum(KF))
+              x += least[b][j] * ((const float*)(shared + S_SUMS))[(2 * (lane & 3) + e + 8 * r) * STEPS + s];
+            if (KSPANS == 1 && offset(KF) != 0.f && !K_STARTS)
+              to = (high - get_base(shared, lane, r, e)) * (gain[b][j] * get_scale(q, shared, lane, r, e)) + mean[r][e];
+            else if (KSPANS == 1) to = x * get_scale(q, shared, lane, r, e) + mean[r][e];
+            else if (b % 4 != 3 && b != KSPANS - 1) part[r][v] = x;
+            else to = b < 4 ? x : x + to;
           }
-          float value = __int_as_float(sum[r][v]) - get_base(q, shared, lane, r, e, b);
-          if constexpr (K_FINE) value += (__int_as_float(low[r][v]) - MAGIC) * LOW;
-          if (KSPANS == 1) to = value * (gain[b][j] * get_scale(q, shared, lane, r, e)) + mean[r][e];
-          else to = b == 0 ? value * gain[b][j] : value * gain[b][j] + to;
-          if constexpr (has_minimum(KF))
-            to += least[b][j] * ((const float*)(shared + S_SUMS))[(2 * (lane & 3) + e + 8 * r) * STEPS + s];
         }
     }
     if (KSPANS > 1)
