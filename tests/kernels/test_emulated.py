@@ -60,6 +60,16 @@ def test_weights_have_all_eight_bits(v: str, folder: Path, monkeypatch: pytest.M
     assert measure(Shape("plain", v, lengths=(1300,), seed=5), "cpu") < 8e-3
 
 
+@pytest.mark.parametrize("queries", [1, 4])
+@pytest.mark.parametrize("k", ["q4_0", "q5_1", "q6_0", "turbo4"])
+def test_offsets_of_keys_cost_nothing(
+    k: str, queries: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query's own rounding is left; offsets wrong by 40 make it 0.012 and more."""
+    emulated.stand_in(monkeypatch, folder)
+    assert measure(Shape(k, "plain", lengths=(700,), queries=queries, seed=5), "cpu") < 8e-3
+
+
 def test_warps_share_plain_pages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine complete ones behind packed ones, and an open one: more quarters than warps."""
     emulated.stand_in(monkeypatch, folder)
