@@ -73,12 +73,17 @@ def test_pages_equal_what_the_codec_decodes(format: str, head_dim: int, dtype: t
     check(make_pool(format, head_dim, dtype=dtype))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("unpack")
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ compiles the kernel for the CPU")
 @pytest.mark.parametrize("format", KERNEL_FORMATS)
 def test_the_source_on_a_cpu_does_what_the_codec_does(
-    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    format: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unpack, "load_kernel", emulated.load_kernel(tmp_path))
+    monkeypatch.setattr(unpack, "load_kernel", emulated.load_kernel(folder))
     monkeypatch.setattr(unpack, "multiprocessors", lambda: 1)
     torch.manual_seed(0)
     check(make_pool(format, 64, dtype=DTYPES[64], device="cpu"))
