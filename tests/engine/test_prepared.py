@@ -49,6 +49,25 @@ def test_a_document_is_queued_once() -> None:
         assert engine.idle and live(engine) == 0 and not engine.documents
 
 
+def test_what_another_engine_prepared_is_refused() -> None:
+    """Of the same model too: its pages lie in another pool."""
+    with tiny_engine() as engine, tiny_engine() as other:
+        with other.document(random_tokens(100), name="d"):
+            told = "were prepared by another engine; start them on that one"
+            requests = [other.prepare([1, 2, 3], greedy(2)), other.prepare([4], greedy(2), document="d")]
+            for request in requests:
+                with pytest.raises(InvalidRequest, match=told):
+                    engine.start(request)
+            with pytest.raises(InvalidRequest, match=f"101 tokens {told}"):
+                engine.begin(other.prepare_document(random_tokens(101)))
+            assert engine.idle and not engine.documents
+            for request in requests:  # where it belongs it still starts
+                other.start(request)
+            while not other.idle:
+                other.step()
+        assert [request.usage().completion_tokens for request in requests] == [2, 2]
+
+
 @pytest.mark.parametrize("wrong", [3, b"d", ["d"]])
 def test_documents_and_names_of_a_wrong_type(wrong: Any) -> None:
     with tiny_engine() as engine:

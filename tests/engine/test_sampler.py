@@ -14,10 +14,11 @@ from octavo.engine.sampler import adjust, choose, draw, probabilities
 from octavo.engine.sequence import Sequence
 from octavo.engine.text import Output
 from octavo.model.tokenizer import Tokenizer
-from octavo.pages.ledger import Holding
+from octavo.pages.ledger import Ledger
 from tests.tiny import byte_tokenizer
 
 V = 50
+NOWHERE = Ledger.build([], [], [], b"", recent=0, exact_pages=0).new()
 Floats = npt.NDArray[np.float64]
 
 
@@ -26,7 +27,7 @@ def logits(seed: int = 0, scale: float = 2.0) -> torch.Tensor:
 
 
 def sequence(rules: Sampling, generated: tuple[int, ...] = (), prompt: tuple[int, ...] = (1, 2)) -> Sequence:
-    return Sequence(1, [*prompt, *generated], len(prompt), 10**6, rules, Holding([]))
+    return Sequence(1, [*prompt, *generated], len(prompt), 10**6, rules, NOWHERE)
 
 
 def expected(row: Floats, rules: Sampling) -> Floats:

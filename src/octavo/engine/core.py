@@ -109,6 +109,14 @@ class Core:
         ledger, groups = self.memory.ledger, self.loaded.shape.groups
         return make_batch(ledger, grants, self.backend, groups, all_rows=all_rows, dual=self.dual)
 
+    def check(self, sequence: Sequence) -> None:
+        """InvalidRequest for what another engine prepared: its tokens, pages and ids mean nothing here."""
+        if sequence.holding.ledger is not self.memory.ledger:
+            raise InvalidRequest(
+                f"{len(sequence.tokens)} tokens were prepared by another engine; start them on that one, or "
+                "prepare them with this one"
+            )
+
     def start(self, request: Request) -> None:
         """Queue a request, or raise Overloaded; InvalidRequest for one that was queued before."""
         if request.queued:

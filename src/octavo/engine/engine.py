@@ -138,6 +138,7 @@ class Engine(Scoring):
         """Queue a prepared document; without a name it gets one."""
         with self._lock:
             self._check_open()
+            self._core.check(document.sequence)
             self._shelf.begin(document)
             return document
 
@@ -177,6 +178,7 @@ class Engine(Scoring):
         """Queue a prepared request and return its id."""
         with self._lock:
             self._check_open()
+            self._core.check(request.sequence)
             self._shelf.check(request.document)
             self._core.start(request)
             return request.id

@@ -37,8 +37,9 @@ class Move:
 
 @dataclass
 class Holding:
-    """The pages of one sequence: per group a table of page ids, and the keys of its complete pages."""
+    """The pages of one sequence: per group a table of `ledger`'s pages, and the keys of complete ones."""
 
+    ledger: Ledger = field(repr=False)
     tables: list[array[int]]
     keys: list[Key] = field(default_factory=list)
     registered: int = 0
@@ -86,7 +87,7 @@ class Ledger:
         return cls(groups, root, **settings)
 
     def new(self) -> Holding:
-        return Holding([array("i") for _ in self.groups])
+        return Holding(self, [array("i") for _ in self.groups])
 
     # finding
 
