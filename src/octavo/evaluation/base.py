@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from octavo.errors import InvalidFile, InvalidRequest
+from octavo.evaluation.files import write_text, writing
 
 __all__ = ["FORMAT", "Base", "BaseWriter", "check_belongs", "open_base"]
 
@@ -91,7 +92,7 @@ def _short(value: str | None, alike: int) -> str:
 class BaseWriter:
     """Writes a base window by window to `path` + ".part"; `finish` gives it its name.
 
-    A part file of the same run is taken up where it ended: see `done`.
+    A part file of the same run is taken up where it ended: see `done`. Raises InvalidFile on a full disk.
     """
 
     def __init__(
@@ -106,24 +107,26 @@ class BaseWriter:
         header, self._starts, size = _layout(identity, windows, ctx, hidden, dtype)
         self.done = self._resumed()
         if not self.done:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with self._part.open("wb") as file:
-                file.write(header)
-                file.truncate(size)
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with self._part.open("wb") as file:
+                    file.write(header)
+                    file.truncate(size)
 
     def add(self, hidden: Tensor, nll: Tensor, entropy: Tensor) -> None:
         """The next window: hidden [ctx, hidden], nll [ctx − 1], entropy [ctx]."""
-        with self._part.open("r+b") as file:
+        with writing(self.path), self._part.open("r+b") as file:
             for name, rows in (("hidden", hidden), ("nll", nll), ("entropy", entropy)):
                 data = rows.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
                 file.seek(self._starts[name] + self.done * len(data))
                 file.write(data)
         self.done += 1
-        self._progress.write_text(json.dumps({**self._state, "done": self.done}))
+        write_text(self._progress, json.dumps({**self._state, "done": self.done}))
 
     def finish(self) -> None:
         """Give the complete file its name."""
-        self._part.replace(self.path)
+        with writing(self.path):
+            self._part.replace(self.path)
         self._progress.unlink(missing_ok=True)
 
     def _resumed(self) -> int:

@@ -1,15 +1,24 @@
-"""Users' files as text: UTF-8 with a byte order mark or without, and certainly text."""
+"""Files of evaluations: users' as text, which is UTF-8 with a byte order mark or without, and certainly text;
+and a run's own, which may meet a full disk."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from octavo.errors import InvalidFile
 
-__all__ = ["BOM", "as_text", "read_text"]
+__all__ = ["BOM", "ODD", "as_text", "read_text", "write_text", "writing"]
 
 BOM = b"\xef\xbb\xbf"
 """UTF-8's byte order mark: it says how a file is written and is no part of its text."""
+
+ODD = "backslashreplace"
+"""How half a surrogate pair is written, which a server's JSON or a file's name may hold: its escape is JSON's
+too."""
 
 
 def read_text(path: str | Path) -> str:
@@ -37,3 +46,25 @@ def as_text(data: bytes, name: str) -> str:
     if not text.strip():
         raise InvalidFile(f"{name} is empty: {len(data):,} bytes, none of them text; give a file with text")
     return text
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """InvalidFile that names `path` and the reason for what cannot be written inside, as on a full disk."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidFile(
+            f"{path} cannot be written: {reason}; see to that and run the same command again: what is on "
+            "disk is not measured anew"
+        ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put a text at `path`, all of it or nothing: what was there stays until then. Raises InvalidFile."""
+    part = path.with_name(path.name + ".part")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8", errors=ODD)
+        part.replace(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 
 from octavo.errors import InvalidFile
 from octavo.evaluation.answers import Answer, Answerer, Question
+from octavo.evaluation.files import ODD, write_text, writing
 
 __all__ = ["Item", "SampleLog", "Scored", "answer_all"]
-
-_ODD = "backslashreplace"
-"""How half a surrogate pair is written, which a server's JSON may hold: its escape is JSON's too."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +47,13 @@ class SampleLog:
         self._path = path
         self._head = json.dumps(dict(identity), sort_keys=True)
         self.done = {s.key: s for s in self._read() if s.status in ("ok", "empty")}
-        path.parent.mkdir(parents=True, exist_ok=True)
         lines = [self._head, *(_line(s) for s in self.done.values())]
-        part = path.with_suffix(".part")
-        part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors=_ODD)
-        os.replace(part, path)
+        write_text(path, "".join(f"{line}\n" for line in lines))
 
     def add(self, scored: Scored) -> None:
-        """Append one sample; it is on disk when this returns."""
+        """Append one sample; it is on disk when this returns. Raises InvalidFile on a full one."""
         self.done[scored.key] = scored
-        with self._path.open("a", encoding="utf-8", errors=_ODD) as file:
+        with writing(self._path), self._path.open("a", encoding="utf-8", errors=ODD) as file:
             file.write(_line(scored) + "\n")
 
     @property

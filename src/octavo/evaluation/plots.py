@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from octavo.errors import InvalidRequest
+from octavo.evaluation.files import writing
 
 __all__ = ["Plot", "Point", "draw", "require_plots"]
 
@@ -60,4 +61,7 @@ def draw(plot: Plot, folder: Path, endings: Sequence[str] = ("png", "svg")) -> N
     if len(plot.series) > 1:
         axes.legend(fontsize=8)
     for ending in endings:
-        figure.savefig(folder / f"{plot.name}.{ending}", dpi=130)
+        path = folder / f"{plot.name}.{ending}"
+        with writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=130)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import InvalidFile
+from octavo.evaluation.files import write_text
 from octavo.evaluation.measures import Measure
 from octavo.evaluation.plots import Plot, draw
 
@@ -57,14 +58,13 @@ class Report:
 
     def write(self, folder: Path) -> None:
         """Write all files; a report that was there is replaced. Escapes stand for what is no Unicode, as in
-        the name of a text that is not UTF-8."""
-        folder.mkdir(parents=True, exist_ok=True)
+        the name of a text that is not UTF-8. Raises InvalidFile for a file that cannot be written."""
         for plot in self.plots:
             draw(plot, folder)
         document = json.dumps(self.as_dict(), indent=1, ensure_ascii=False, allow_nan=False)
         pages = {"report.json": document + "\n", "report.md": self.markdown(), "index.html": self.page()}
         for name, text in pages.items():
-            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+            write_text(folder / name, text)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; numbers that JSON cannot hold become null."""

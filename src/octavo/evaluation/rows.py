@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from octavo.evaluation.files import writing
 from octavo.evaluation.statistics import quantile
 
 __all__ = ["RowFile", "Summary", "summarise"]
@@ -56,11 +57,12 @@ class RowFile:
             self.save()
 
     def save(self) -> None:
-        """Write everything so far, at once or not at all."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Write everything so far, at once or not at all. Raises InvalidFile on a full disk."""
         scratch = self.path.with_name(self.path.name + ".part")
-        save_file(self.tensors(), scratch, metadata={"identity": self._identity})
-        scratch.replace(self.path)
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(self.tensors(), scratch, metadata={"identity": self._identity})
+            scratch.replace(self.path)
         self._saved = time.monotonic()
 
     def tensors(self) -> dict[str, Tensor]:
