@@ -6,12 +6,12 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from octavo import AsyncEngine, Engine
+from octavo import AsyncEngine, Delta, Engine, Sampling
 from octavo.errors import EngineStopped, InvalidRequest, UnknownDocument
 from tests.engine.helpers import greedy, live, random_tokens, tiny_engine
 from tests.engine.test_worker import PATIENCE, run, settled, until
@@ -88,6 +88,57 @@ def test_requests_enter_in_the_order_of_their_calls() -> None:
         assert ids == sorted(ids)
 
     run(scenario)
+
+
+def counted(engine: Engine) -> list[str]:
+    """Texts that are tokenised from now on."""
+    texts, plain = [], engine.tokenizer._plain
+
+    def tokens(text: str, *, control: bool = True) -> list[int]:
+        texts.append(text)
+        return plain(text, control=control)
+
+    engine.tokenizer._plain = tokens  # type: ignore[method-assign]
+    return texts
+
+
+@pytest.mark.parametrize("document", [None, "d"])
+def test_samples_of_a_prompt_are_tokenised_once(document: str | None) -> None:
+    rules = [Sampling(max_tokens=6, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(3)]
+
+    async def scenario(worker: AsyncEngine) -> None:
+        await worker.document("short", name="d")
+        texts = counted(worker.engine)
+        streams = await worker.samples("a question", rules, document=document)
+        assert sum("a question" in text for text in texts) == 1
+        answers = await asyncio.gather(*map(all_of, streams))
+        alone = [(await worker.generate("a question", rule, document=document)).tokens for rule in rules]
+        assert answers == alone and len(set(answers)) == 3
+
+    run(scenario)
+
+
+async def all_of(stream: AsyncGenerator[Delta, None]) -> tuple[int, ...]:
+    return tuple([token async for delta in stream for token in delta.tokens])
+
+
+def test_samples_that_nobody_reads_leave_nothing() -> None:
+    async def scenario(worker: AsyncEngine) -> None:
+        first, *_ = await worker.samples("a question", [greedy(10**3)] * 3)
+        await anext(first)
+        await first.aclose()
+        await settled(worker)
+        assert worker.engine.idle and live(worker.engine) == 0
+        assert worker.stats().requests["aborted"] == 1
+
+    run(scenario)
+
+
+def test_samples_without_a_seed_differ() -> None:
+    with tiny_engine() as engine:
+        requests = engine.prepare_samples("x", [None, Sampling(), Sampling(seed=3)])
+        seeds = [request.sequence.sampling.seed for request in requests]
+        assert len(set(seeds)) == 3 and None not in seeds and seeds[2] == 3
 
 
 def test_refusals_come_in_the_order_they_always_did() -> None:

@@ -100,6 +100,16 @@ class FakeEngine:
             return list(prompt)  # type: ignore[arg-type]
         return self.tokenizer.encode("\n".join(f"{m['role']}: {m['content']}" for m in prompt))  # type: ignore[index]
 
+    async def samples(
+        self,
+        prompt: Prompt,
+        samplings: Sequence[Sampling],
+        *,
+        document: str | None = None,
+        raw: bool = False,
+    ) -> list[AsyncGenerator[Delta, None]]:
+        return [self.stream(prompt, sampling, document=document, raw=raw) for sampling in samplings]
+
     async def stream(
         self,
         prompt: Prompt,

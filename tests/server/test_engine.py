@@ -82,6 +82,21 @@ def test_samples_share_a_prompt(real: Served, client: Any) -> None:
         assert all(1 <= len(top) <= 3 for top in choice.logprobs.top_logprobs)
 
 
+@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+def test_samples_are_tokenised_once(real: Served, monkeypatch: pytest.MonkeyPatch, route: str) -> None:
+    texts, plain = [], real.engine.tokenizer._plain
+
+    def tokens(text: str, *, control: bool = True) -> list[int]:
+        texts.append(text)
+        return plain(text, control=control)
+
+    monkeypatch.setattr(real.engine.tokenizer, "_plain", tokens)
+    body: dict[str, Any] = {"model": real.engine.name, "max_tokens": 2, "n": 3}
+    body |= {"prompt": TEXT} if route == "completions" else {"messages": [{"role": "user", "content": TEXT}]}
+    assert len(real.post(f"/v1/{route}", body).raise_for_status().json()["choices"]) == 3
+    assert sum(TEXT in text for text in texts) == 1
+
+
 def test_logprobs_lie_where_they_say(real: Served, client: Any) -> None:
     """Random bytes: most characters are made of several tokens, or are none."""
     asked = {"model": real.engine.name, "seed": 5, "temperature": 1.5, "max_tokens": 60}

@@ -168,11 +168,23 @@ class Engine(Scoring):
         raw: bool = False,
     ) -> Request:
         """A request checked and tokenised, for `start` to queue; no step waits for that."""
+        return self.prepare_samples(prompt, [sampling], document=document, raw=raw)[0]
+
+    def prepare_samples(
+        self,
+        prompt: Prompt,
+        samplings: Sequence[Sampling | None],
+        *,
+        document: Document | str | None = None,
+        raw: bool = False,
+    ) -> list[Request]:
+        """`prepare` for several samples of one prompt, which is tokenised once."""
         self._check_open()
-        if not isinstance(sampling, Sampling | None):
-            raise InvalidRequest(f"sampling is a {type(sampling).__name__}; it must be a Sampling")
+        for sampling in samplings:
+            if not isinstance(sampling, Sampling | None):
+                raise InvalidRequest(f"sampling is a {type(sampling).__name__}; it must be a Sampling")
         held = self._shelf.find(document)
-        return self._intake.request(prompt, sampling or Sampling(), held, raw=raw)
+        return self._intake.requests(prompt, [s or Sampling() for s in samplings], held, raw=raw)
 
     def start(self, request: Request) -> int:
         """Queue a prepared request and return its id."""

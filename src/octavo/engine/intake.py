@@ -31,22 +31,27 @@ class Intake:
         self.tokenizer = core.loaded.tokenizer
         self.shape = core.loaded.shape
 
-    def request(self, prompt: Prompt, sampling: Sampling, held: Document | None, *, raw: bool) -> Request:
-        """A request behind the document `held`, or on its own; without a seed it gets one."""
-        if sampling.seed is None:
-            sampling = replace(sampling, seed=secrets.randbits(64))
-        self.check_tokens(sampling.logit_bias, "logit_bias")
-        self.check_tokens(sampling.stop_token_ids, "stop_token_ids")
+    def requests(
+        self, prompt: Prompt, samplings: Sequence[Sampling], held: Document | None, *, raw: bool
+    ) -> list[Request]:
+        """Requests on one prompt, which is tokenised once, behind the document `held` or on its own; those
+        without a seed get one."""
+        for sampling in samplings:
+            self.check_tokens(sampling.logit_bias, "logit_bias")
+            self.check_tokens(sampling.stop_token_ids, "stop_token_ids")
         base, document_raw = (held.sequence, held.raw) if held else (None, None)
+        before = base.tokens if base else []
         vocab = self.shape.vocab
         with blaming("prompt"):
             own = prompt_tokens(self.tokenizer, prompt, raw=raw, document_raw=document_raw, vocab=vocab)
             if not own:
                 raise InvalidRequest("the prompt holds no tokens; give at least one character or message")
-            tokens = [*(base.tokens if base else ()), *own]
-            if not sampling.context_shift:
-                self.check_length(len(tokens) + 1, "prompt and one new token")
-        return Request(self._sequence(tokens, sampling, base), Output(self.tokenizer, sampling.stop), held)
+            if not all(sampling.context_shift for sampling in samplings):
+                self.check_length(len(before) + len(own) + 1, "prompt and one new token")
+        return [
+            Request(self._sequence([*before, *own], rules, base), Output(self.tokenizer, rules.stop), held)
+            for rules in map(seeded, samplings)
+        ]
 
     def document(self, text: str | Sequence[int], *, raw: bool) -> tuple[Tokens, bool]:
         """A document's sequence, and whether it is raw: token ids and models without a chat template are."""
@@ -115,6 +120,11 @@ class Intake:
         sequence = Tokens(next(self.core.ids), tokens, len(tokens), limit, sampling, holding, base)
         sequence.keep = keep
         return sequence
+
+
+def seeded(sampling: Sampling) -> Sampling:
+    """The same with a seed."""
+    return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(64))
 
 
 @contextmanager

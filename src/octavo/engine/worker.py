@@ -11,14 +11,14 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TypeVar
 
 from octavo.engine.documents import Document, give_back
 from octavo.engine.engine import Engine
-from octavo.engine.reader import Reader, post
-from octavo.engine.request import collect
+from octavo.engine.reader import Command, Reader, answered, post
+from octavo.engine.request import Request, collect
 from octavo.engine.requests import Completion, Delta, Prompt, Sampling, Usage
 from octavo.engine.stats import Stats
 from octavo.engine.tokenising import Tokenising
@@ -27,7 +27,6 @@ from octavo.errors import EngineStopped, UnknownDocument
 __all__ = ["AsyncEngine"]
 
 T = TypeVar("T")
-Command = Callable[[], object]
 
 
 class AsyncEngine:
@@ -55,26 +54,23 @@ class AsyncEngine:
     ) -> AsyncGenerator[Delta, None]:
         """Deltas of one request; leaving or cancelling the iteration aborts it and frees its pages at
         once."""
-        reader = Reader(asyncio.get_running_loop())
-        prepare = partial(self.engine.prepare, prompt, sampling, document=document, raw=raw)
-        request = await self._prepared(prepare)
-
-        def start() -> int:
-            id = self.engine.start(request)
-            self._readers[id] = reader
-            return id
-
-        id = await self._call(start, undo=self._abandon)
-        try:
-            while True:
-                delta = await reader.queue.get()
-                if delta.error is not None:
-                    raise delta.error
+        [deltas] = await self.samples(prompt, [sampling], document=document, raw=raw)
+        async with aclosing(deltas):
+            async for delta in deltas:
                 yield delta
-                if delta.finish:
-                    return
-        finally:
-            self._send(lambda: self._abandon(id))
+
+    async def samples(
+        self,
+        prompt: Prompt,
+        samplings: Sequence[Sampling | None],
+        *,
+        document: Document | str | None = None,
+        raw: bool = False,
+    ) -> list[AsyncGenerator[Delta, None]]:
+        """A `stream` for each of several samples of one prompt, which is tokenised once; they are queued when
+        they are first read."""
+        prepare = partial(self.engine.prepare_samples, prompt, samplings, document=document, raw=raw)
+        return [self._deltas(request) for request in await self._prepared(prepare)]
 
     async def generate(
         self,
@@ -138,6 +134,26 @@ class AsyncEngine:
 
     # the caller's side
 
+    async def _deltas(self, request: Request) -> AsyncGenerator[Delta, None]:
+        reader = Reader(asyncio.get_running_loop())
+
+        def start() -> int:
+            id = self.engine.start(request)
+            self._readers[id] = reader
+            return id
+
+        id = await self._call(start, undo=self._abandon)
+        try:
+            while True:
+                delta = await reader.queue.get()
+                if delta.error is not None:
+                    raise delta.error
+                yield delta
+                if delta.finish:
+                    return
+        finally:
+            self._send(lambda: self._abandon(id))
+
     async def _prepared(self, prepare: Callable[[], T]) -> T:
         """What `prepare` makes on the tokenising thread, one call after the other."""
         with self._gate:
@@ -148,37 +164,7 @@ class AsyncEngine:
 
     async def _call(self, function: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Run `function` on the engine's thread; if the caller is gone by then, `undo` its result there."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def command() -> None:
-            if future.cancelled():
-                return
-            try:
-                result = function()
-            except Exception as error:
-                caught = error
-                post(loop, lambda: None if future.done() else future.set_exception(caught))
-                return
-
-            def settle() -> None:
-                if not future.cancelled():
-                    future.set_result(result)
-                elif undo is not None:
-                    self._send(lambda: undo(result))
-
-            post(loop, settle)
-
-        if not self._send(command):
-            raise EngineStopped("the engine was closed")
-        try:
-            return await future
-        except asyncio.CancelledError:
-            # Cancelled between the result's arrival and the caller's next turn: nobody takes it any more.
-            if undo is not None and future.done() and not future.cancelled() and not future.exception():
-                taken = future.result()
-                self._send(lambda: undo(taken))
-            raise
+        return await answered(self._send, function, undo)
 
     def _send(self, command: Command | None) -> bool:
         """Queue a command for the engine's thread; False if that has ended."""

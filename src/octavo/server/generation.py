@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -14,6 +14,8 @@ from octavo.server.errors import ApiError
 from octavo.server.service import Service
 
 __all__ = ["Answer", "Generation", "Sample", "collect"]
+
+Streams = list[AsyncGenerator[Delta, None]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,11 @@ class Generation:
         pages.
         """
         queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue()
-        pumps = [asyncio.create_task(self._pump(n, queue)) for n in range(len(self.samples))]
+        each = self.per_prompt
+        asked = [asyncio.create_task(self._ask(n)) for n in range(0, len(self.samples), each)]
+        pumps = [
+            asyncio.create_task(self._pump(n, asked[n // each], queue)) for n in range(len(self.samples))
+        ]
         running = len(pumps)
         try:
             while running:
@@ -63,14 +69,27 @@ class Generation:
                 else:
                     yield index, item
         finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            for task in (*asked, *pumps):
+                task.cancel()
+            await asyncio.gather(*asked, *pumps, return_exceptions=True)
 
-    async def _pump(self, index: int, queue: asyncio.Queue[tuple[int, Delta | Exception | None]]) -> None:
+    async def _ask(self, first: int) -> Streams:
+        """The streams of the samples of one prompt, from sample `first` on."""
+        samples = self.samples[first : first + self.per_prompt]
+        samplings = [sample.sampling for sample in samples]
+        return await self.service.worker.samples(
+            samples[0].prompt, samplings, document=self.document, raw=self.raw
+        )
+
+    async def _pump(
+        self,
+        index: int,
+        asked: Awaitable[Streams],
+        queue: asyncio.Queue[tuple[int, Delta | Exception | None]],
+    ) -> None:
         """Moves one sample's deltas to `queue`, then None, or the error that ended it."""
         try:
-            async for delta in self._one(index):
+            async for delta in self._one(index, asked):
                 queue.put_nowait((index, delta))
             queue.put_nowait((index, None))
         except Exception as error:
@@ -79,12 +98,9 @@ class Generation:
                 error.field = "messages"  # what a prompt is called in a chat
             queue.put_nowait((index, error))
 
-    async def _one(self, index: int) -> AsyncGenerator[Delta, None]:
+    async def _one(self, index: int, asked: Awaitable[Streams]) -> AsyncGenerator[Delta, None]:
         """One sample's deltas, the last of which finishes it; anything else is an error."""
-        sample, last = self.samples[index], self.started
-        stream = self.service.worker.stream(
-            sample.prompt, sample.sampling, document=self.document, raw=self.raw
-        )
+        last, stream = self.started, (await asked)[index % self.per_prompt]
         async with aclosing(stream):
             async for delta in stream:
                 if delta.error is not None:

@@ -72,14 +72,14 @@ class Stats(Protocol):
 class AsyncEngine(Protocol):
     """The engine behind its worker thread; every call may come from the event loop."""
 
-    def stream(
+    async def samples(
         self,
         prompt: Prompt,
-        sampling: Sampling | None = ...,
+        samplings: Sequence[Sampling],
         *,
         document: str | None = None,
         raw: bool = False,
-    ) -> AsyncGenerator[Delta, None]: ...
+    ) -> list[AsyncGenerator[Delta, None]]: ...
     async def document(
         self, text: str | Sequence[int], *, name: str | None = None, raw: bool = False
     ) -> Document: ...
