@@ -8,12 +8,13 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from octavo import AsyncEngine, Delta, Engine, Sampling
-from octavo.errors import EngineStopped, InvalidRequest, UnknownDocument
-from tests.engine.helpers import greedy, live, random_tokens, tiny_engine
+from octavo.errors import EngineStopped, InvalidRequest, PromptTooLong, UnknownDocument
+from tests.engine.helpers import PLAIN, greedy, live, random_tokens, tiny_engine
 from tests.engine.test_worker import PATIENCE, run, settled, until
 
 HUGE = "a text of many megabytes"
@@ -139,6 +140,53 @@ def test_samples_without_a_seed_differ() -> None:
         requests = engine.prepare_samples("x", [None, Sampling(), Sampling(seed=3)])
         seeds = [request.sequence.sampling.seed for request in requests]
         assert len(set(seeds)) == 3 and None not in seeds and seeds[2] == 3
+
+
+LONGEST = len("<|assistant|>")
+"""Characters of the byte tokenizer's longest token."""
+
+
+@pytest.mark.parametrize("what", ["raw", "chat", "messages", "document", "raw document", "behind"])
+def test_a_text_far_too_long_is_refused_before_it_is_tokenised(what: str) -> None:
+    with tiny_engine(context=100) as engine:
+        held = engine.document("short", name="d")
+        texts = counted(engine)
+
+        def ask(text: str) -> Any:
+            if what.endswith("document"):
+                return engine.prepare_document(text, raw=what.startswith("raw"))
+            prompt: Any = [{"role": "user", "content": text}] if what == "messages" else text
+            return engine.prepare(prompt, document="d" if what == "behind" else None, raw=what == "raw")
+
+        far = "x" * (100 * LONGEST + 1)
+        with pytest.raises(PromptTooLong, match=r"at least 1\d\d tokens, but a sequence holds at most 100"):
+            ask(far)
+        assert texts == []
+        with pytest.raises(PromptTooLong, match=r": 1\d\d tokens, but a sequence holds at most 100"):
+            ask("x" * 101)
+        assert "x" * 101 in "".join(texts)
+        ask("x" * (100 - held.tokens - 50))
+
+
+def test_what_a_document_takes_counts_before_too() -> None:
+    with tiny_engine(context=100) as engine:
+        engine.document("x" * 60, name="d", raw=True)
+        texts = counted(engine)
+        with pytest.raises(PromptTooLong, match="at least 101 tokens"):
+            engine.prepare("x" * (39 * LONGEST + 1), document="d", raw=True)
+        assert texts == []
+
+
+def test_what_a_shift_makes_room_for_is_tokenised() -> None:
+    recipe = PLAIN.with_(dca="on", dca_chunk=256)
+    with tiny_engine(recipe=recipe, context=1024) as engine:
+        text = "x" * (1024 * LONGEST + 1)
+        with pytest.raises(PromptTooLong, match="at least 1026 tokens"):
+            engine.prepare(text, raw=True)
+        shifting = Sampling(max_tokens=4, context_shift=True)
+        assert len(engine.prepare(text, shifting, raw=True).sequence.tokens) > len(text) - 1
+        with pytest.raises(PromptTooLong, match="at least"):
+            engine.prepare_samples(text, [shifting, greedy(4)], raw=True)
 
 
 def test_refusals_come_in_the_order_they_always_did() -> None:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from octavo.engine.core import Core
@@ -42,12 +43,17 @@ class Intake:
         base, document_raw = (held.sequence, held.raw) if held else (None, None)
         before = base.tokens if base else []
         vocab = self.shape.vocab
+
+        def check(own: int, about: str = "at least ") -> None:
+            if not all(sampling.context_shift for sampling in samplings):
+                self.check_length(len(before) + own + 1, "prompt and one new token", about)
+
         with blaming("prompt"):
-            own = prompt_tokens(self.tokenizer, prompt, raw=raw, document_raw=document_raw, vocab=vocab)
+            tokenizer = self.tokenizer.within(check)
+            own = prompt_tokens(tokenizer, prompt, raw=raw, document_raw=document_raw, vocab=vocab)
             if not own:
                 raise InvalidRequest("the prompt holds no tokens; give at least one character or message")
-            if not all(sampling.context_shift for sampling in samplings):
-                self.check_length(len(before) + len(own) + 1, "prompt and one new token")
+            check(len(own), "")
         return [
             Request(self._sequence([*before, *own], rules, base), Output(self.tokenizer, rules.stop), held)
             for rules in map(seeded, samplings)
@@ -62,7 +68,8 @@ class Intake:
             if not len(text):
                 raise InvalidRequest("the document is empty; give at least one character")
             if isinstance(text, str):
-                tokens = self.tokenizer.document(text, raw=raw)
+                check = partial(self.check_length, what="document", about="at least ")
+                tokens = self.tokenizer.within(check).document(text, raw=raw)
             else:
                 tokens = check_ids(text, self.shape.vocab)
             self.check_length(len(tokens), "document")
@@ -92,18 +99,18 @@ class Intake:
                     f"token {token} does not exist; the model's ids run to {last}", field=field
                 )
 
-    def check_length(self, tokens: int, what: str) -> None:
+    def check_length(self, tokens: int, what: str, about: str = "") -> None:
         """Raise PromptTooLong for what can never fit the context or the pool."""
         capacity = self.core.memory.capacity
         if tokens > self.context < capacity:
-            larger = self.context < self.shape.context
+            beyond = "" if self.context < self.shape.context else " beyond what was trained (see dca)"
             raise PromptTooLong(
-                f"{what}: {tokens} tokens, but a sequence holds at most {self.context}; shorten the text or "
-                + ("raise the context" if larger else "raise the context beyond what was trained (see dca)")
+                f"{what}: {about}{tokens} tokens, but a sequence holds at most {self.context}; "
+                f"shorten the text or raise the context{beyond}"
             )
         if tokens > capacity:
             raise PromptTooLong(
-                f"{what}: {tokens} tokens, but the whole pool holds {capacity}; raise --memory"
+                f"{what}: {about}{tokens} tokens, but the whole pool holds {capacity}; raise --memory"
             )
 
     def _sequence(self, tokens: list[int], sampling: Sampling, base: Tokens | None) -> Tokens:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from threading import Lock
 from typing import Any
 
 from octavo.errors import InvalidRequest
 from octavo.model.chat import ChatTemplate, Message, Piece
 from octavo.model.detokenizer import Detokenizer, Spelling
+from octavo.model.longest import longest_token
 
 __all__ = ["Tokenizer"]
 
@@ -26,6 +28,8 @@ class Tokenizer:
     def __init__(self, backend: Any, *, eos_ids: Iterable[int] = ()) -> None:
         self._backend = backend
         self._lock = Lock()  # the backend's treatment of control tokens is a switch all threads share
+        self._check: Callable[[int], object] | None = None
+        self._longest = longest_token(backend)
         self._spelling = Spelling(backend)
         self._prefix = self._start_tokens()
         self._anchor = self._find_anchor()
@@ -40,9 +44,16 @@ class Tokenizer:
         """Whether the model has a chat template."""
         return self._template is not None
 
+    def within(self, check: Callable[[int], object]) -> Tokenizer:
+        """The same tokenizer, but before a text is tokenised `check` hears how many tokens it has at least,
+        where its length proves any, and may raise."""
+        view = copy(self)
+        view._check = check
+        return view
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a raw prompt, control tokens included; `special` starts it with BOS where wanted."""
-        return [*(self._prefix if special else ()), *self._plain(text)]
+        return [*(self._prefix if special else ()), *self._encode([(text, True)])]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of `tokens`; special tokens have none."""
@@ -77,7 +88,7 @@ class Tokenizer:
         if not text:
             raise InvalidRequest("the document is empty; give it at least one character")
         if raw or self._template is None:
-            return [*self._prefix, *self._plain(text, control=False)]
+            return [*self._prefix, *self._encode([(text, False)])]
         return self._encode(self._template.document(text))
 
     def after_document(self, prompt: str | Sequence[Message], *, raw: bool) -> list[int]:
@@ -86,7 +97,7 @@ class Tokenizer:
         A system message cannot precede a shared document, so it stands at the start of the instruction.
         """
         if isinstance(prompt, str) and (raw or self._template is None):
-            return self._continue(prompt)
+            return self._encode([(prompt, True)], start=False)
         if raw:
             raise InvalidRequest("a raw document is followed by text, not by chat messages; give one string")
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
@@ -98,6 +109,8 @@ class Tokenizer:
         return self._template
 
     def _encode(self, pieces: Sequence[Piece], *, start: bool = True) -> list[int]:
+        if self._check is not None and self._longest is not None:
+            self._check(-(-sum(len(text) for text, _ in pieces) // self._longest))
         tokens: list[int] = []
         for n, (text, control) in enumerate(pieces):
             inside = control and (n > 0 or not start)
