@@ -14,6 +14,9 @@ export GOMP_SPINCOUNT := 0
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# The tests run beside each other in so many processes, each with one thread.
+WORKERS := 2
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq
@@ -29,7 +32,7 @@ demo: $(RUN)
 	@$(BIN)/octavo bench fanout smollm2-135m --document examples/handbook.txt --questions examples/agents.toml
 
 test: $(DEV)
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 lint: style types
 
