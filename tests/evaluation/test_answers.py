@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
         self.seen.append({"path": self.path, "auth": self.headers.get("Authorization"), **body})
         what = body["prompt"][0] if "prompt" in body else "chat"
         if what == 3:
-            time.sleep(1.0)
+            time.sleep(3.0)
         if what == 4 and type(self).busy < 1:
             type(self).busy += 1
             return self.reply(429, {"error": "busy"}, {"Retry-After": "0"})
@@ -79,12 +79,12 @@ def server() -> Iterator[tuple[str, type[Handler]]]:
 
 def test_a_server_answers_in_order_and_failures_are_named() -> None:
     with server() as (url, handler):
-        client = UrlAnswerer(url, "m", timeout=0.4, concurrent=3, api_key="k")
+        client = UrlAnswerer(url, "m", timeout=1.5, concurrent=3, api_key="k")
         asked = (Question(8, tokens=(n, 9)) for n in (1, 2, 3, 4, 5, 6, 1))
         answers = list(client.answers(asked))
     assert [a.status for a in answers] == ["ok", "empty", "timeout", "ok", "error", "error", "ok"]
     assert answers[0].text == answers[6].text == "answer 1" and answers[3].text == "answer 4"
-    assert "0.4 s" in str(answers[2].error) and "HTTP 500" in str(answers[4].error)
+    assert "1.5 s" in str(answers[2].error) and "HTTP 500" in str(answers[4].error)
     first = handler.seen[0]
     assert first["path"] == "/v1/completions" and first["auth"] == "Bearer k"
     assert first["temperature"] == 0 and first["max_tokens"] == 8 and first["model"] == "m"
