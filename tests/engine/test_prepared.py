@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from octavo.errors import InvalidRequest, Overloaded
+from octavo.errors import InvalidRequest, Overloaded, UnknownDocument
 from tests.engine.helpers import greedy, live, random_tokens, tiny_engine
 
 
@@ -76,3 +76,13 @@ def test_documents_and_names_of_a_wrong_type(wrong: Any) -> None:
         with pytest.raises(InvalidRequest, match=r"name is a (int|bytes|list); it must be"):
             engine.begin_document("x", name=wrong)
         assert engine.idle and live(engine) == 0
+
+
+def test_a_document_is_not_taken_for_another_of_its_name() -> None:
+    with tiny_engine() as engine:
+        with engine.document(random_tokens(70), name="report") as gone:
+            pass
+        with engine.document(random_tokens(70), name="report"):
+            with pytest.raises(UnknownDocument, match="'report' is not the one this engine holds"):
+                engine.prepare([1], greedy(1), document=gone)
+            engine.prepare([1], greedy(1), document="report")

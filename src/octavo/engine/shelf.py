@@ -57,7 +57,12 @@ class Shelf:
         name = document if isinstance(document, str) else document.name
         held = self.held
         found = held.get(name)
-        if found is None or (isinstance(document, Document) and found is not document):
+        if found is not None and isinstance(document, Document) and found is not document:
+            raise UnknownDocument(
+                f"document {name!r} is not the one this engine holds under that name; make it again, or give "
+                "the name alone to read the other"
+            )
+        if found is None:
             raise UnknownDocument(
                 str(unknown("document", name, held)) if held else f"no document {name!r} is held"
             )

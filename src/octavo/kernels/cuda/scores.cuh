@@ -5,8 +5,8 @@
 
 constexpr bool KEEP_ROWS = R == 1, KEEP_HIGH = R == 1 && D <= 256, KEEP_LOW = K_FINE && R == 1 && D <= 128;  // else read from shared memory
 
-// Accumulators start where they will read MAGIC for a score of 0; with one span and rows that are not kept, what they read
-// then is subtracted instead, which takes fewer registers.
+// Accumulators start where they will read MAGIC for a score of 0. With one span, rows that are not kept and more than eight
+// warps, what they read then is subtracted instead, which takes fewer registers.
 constexpr bool K_STARTS = offset(KF) != 0.f && (KEEP_ROWS || KSPANS > 1 || WARPS <= 8);
 
 struct Query {
