@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo import Engine
-from octavo.attention import cuda, prefill
+from octavo.attention import cuda, fused, prefill
 from octavo.attention.cuda import CudaBackend
 from octavo.attention.turn import band_queries
 from octavo.engine import graphs
@@ -112,7 +112,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Maker:
     for module, function in ((cuda, append_rows), (cuda, decode), (prefill, unpack_pages), (prefill, blend)):
         monkeypatch.setattr(module, function.__name__, function)
     monkeypatch.setattr(cuda, "layer_pool", lambda pages: pages)
-    monkeypatch.setattr(prefill, "fused_attention", lambda *_: prefill.by_tiles)
+    monkeypatch.setattr(prefill, "fused_attention", lambda *_: fused.by_tiles)
+    monkeypatch.setattr(prefill, "windowed_attention", lambda *_: fused.by_tiles_in_window)
     monkeypatch.setattr(prefill, "STRETCH", 3)
     monkeypatch.setattr(CudaBackend, "graphs", False)
     monkeypatch.setattr(

@@ -55,6 +55,7 @@ class CudaBackend(Backend):
     name = "cuda"
     layout = "tile"
     graphs = True
+    chunk = 8192
     sealer = staticmethod(seal_pages)
 
     def plan(self, segments: list[Segment], group: LayerGroup, chunk: int | None = None) -> CudaPlan:

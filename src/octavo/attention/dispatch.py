@@ -28,13 +28,12 @@ def choose_backend(
     obstacle = kernel_obstacle(device, shape, recipe)
     if obstacle is None:
         from octavo.attention.cuda import CudaBackend
-        from octavo.attention.prefill import fused_attention
+        from octavo.attention.fused import prefill_told
 
         dtype = getattr(torch, shape.dtype)
-        prefill = sorted({fused_attention(g.head_dim, dtype).__name__ for g in shape.groups})
+        prefill = prefill_told([(g.head_dim, g.window) for g in shape.groups], dtype)
         name = torch.cuda.get_device_name(device)
-        how = f"prefill through {', '.join(prefill)}, windows and soft caps there through explicit scores"
-        return CudaBackend(device, f"kernels for {name}, {recipe.pair}; {how}")
+        return CudaBackend(device, f"kernels for {name}, {recipe.pair}; {prefill}")
     if strict:
         raise UnsupportedModel(f"the GPU kernels cannot run: {obstacle}; change that, or drop strict")
     return TorchBackend(device, f"reference attention in PyTorch, slow: {obstacle}")
