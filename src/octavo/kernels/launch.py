@@ -5,25 +5,41 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from functools import cache
+from threading import Lock
 
 import torch
 
 from octavo.kernels.compile import KernelsUnavailable, compile_kernel, unavailable
 
-__all__ = ["Kernel", "as_ctypes", "load_kernel", "multiprocessors", "shared_limit"]
+__all__ = [
+    "VECTOR_THREADS",
+    "Kernel",
+    "as_ctypes",
+    "load_kernel",
+    "multiprocessors",
+    "shared_limit",
+    "sorted_defines",
+    "vector_defines",
+    "vector_grid",
+]  # fmt: skip
 
 
 class Kernel:
-    """A function of a loaded cubin. Arguments: tensors (addresses), None, ctypes numbers, int as 32 bits."""
+    """A function of a loaded cubin. Arguments: tensors (addresses), None, ctypes numbers, int as 32 bits.
+
+    Threads may share one: a launch is set up and sent by one at a time.
+    """
 
     def __init__(self, function: object, threads: int, shared_bytes: int) -> None:
         from cuda.bindings import driver
 
         self.function = function
+        self.launch, self.done = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
         self.config = driver.CUlaunchConfig()
         self.config.blockDimX, self.config.blockDimY, self.config.blockDimZ = threads, 1, 1
         self.config.sharedMemBytes = shared_bytes
         self.config.numAttrs = 0
+        self.lock = Lock()
 
     def follow_early(self) -> None:
         """From now on start while the kernel before still runs."""
@@ -35,13 +51,15 @@ class Kernel:
         self.config.attrs, self.config.numAttrs = [attribute], 1
 
     def __call__(self, grid: tuple[int, int, int], *arguments: object) -> None:
-        from cuda.bindings import driver
-
         values = [as_ctypes(a) for a in arguments]
-        addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
-        self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = grid
-        self.config.hStream = torch.cuda.current_stream().cuda_stream
-        _check(driver.cuLaunchKernelEx(self.config, self.function, ctypes.addressof(addresses), 0))
+        addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        config = self.config
+        with self.lock:
+            config.gridDimX, config.gridDimY, config.gridDimZ = grid
+            config.hStream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+            result = self.launch(config, self.function, ctypes.addressof(addresses), 0)
+        if result[0] != self.done:
+            _check(result)
 
 
 @cache
@@ -106,12 +124,27 @@ def sorted_defines(defines: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(defines.items()))
 
 
+VECTOR_WARPS = 4
+VECTOR_THREADS = 32 * VECTOR_WARPS
+"""Of a CTA of the kernels around cuda/vector.cuh, where a warp has a vector of channels."""
+
+
+def vector_grid(count: int) -> tuple[int, int, int]:
+    """CTAs for so many vectors."""
+    return -(-count // VECTOR_WARPS), 1, 1
+
+
+def vector_defines(head_dim: int, half: bool, **more: int) -> tuple[tuple[str, int], ...]:
+    """Macros of cuda/vector.cuh, and more."""
+    return sorted_defines({"HD": head_dim, "HALF": int(half), "WARPS": VECTOR_WARPS} | more)
+
+
 def as_ctypes(value: object) -> ctypes._SimpleCData:
     """An argument as a kernel takes it."""
-    if value is None:
-        return ctypes.c_void_p(0)
     if isinstance(value, torch.Tensor):
         return ctypes.c_void_p(value.data_ptr())
+    if value is None:
+        return ctypes.c_void_p(0)
     if isinstance(value, int):
         return ctypes.c_int(value)
     if isinstance(value, float):

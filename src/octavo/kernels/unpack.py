@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -42,21 +44,24 @@ def unpack_pages(pages: LayerPages, addresses: Tensor, side: Side, out: Tensor |
         raise InvalidRequest(f"page addresses are int32, not {addresses.dtype}")
     if not len(addresses):
         return out
-    format = stored_format(codec, plain.dtype)
+    kernel, levels, resident = _prepared(codec, plain.dtype, plain.device)
     parts = len(addresses) * heads * head_dim // 32
-    most = RESIDENT_TRELLIS if format in STATE_BITS else RESIDENT
-    grid = min(-(-parts // WARPS), most * multiprocessors())
-    _kernel(sorted_defines(side_defines(codec, plain.dtype)), format)(
-        (grid, 1, 1),
-        packed,
-        plain,
-        addresses.contiguous(),
-        level_table(format, plain.device),
-        out,
-        len(addresses),
-        heads,
-    )
+    grid = min(-(-parts // WARPS), resident * multiprocessors())
+    kernel((grid, 1, 1), packed, plain, addresses.contiguous(), levels, out, len(addresses), heads)
     return out
+
+
+@lru_cache(maxsize=64)
+def _prepared(
+    codec: PageCodec, dtype: torch.dtype, device: torch.device
+) -> tuple[Kernel, Tensor | None, int]:
+    """The kernel for one side's pages, its table of levels, and how many CTAs a multiprocessor gets."""
+    format, defines = stored_format(codec, dtype), sorted_defines(side_defines(codec, dtype))
+    trellis = format in STATE_BITS
+    kernel = load_kernel(
+        "unpack.cu", "unpack", defines, 32 * WARPS, 128 << STATE_BITS[format] if trellis else 0
+    )
+    return kernel, level_table(format, device), RESIDENT_TRELLIS if trellis else RESIDENT
 
 
 def _one_side(pages: LayerPages, side: Side) -> tuple[PageCodec, Tensor, Tensor]:
@@ -97,8 +102,3 @@ def side_defines(codec: PageCodec, dtype: torch.dtype) -> dict[str, int]:
 def level_table(format: str, device: torch.device) -> Tensor | None:
     """The levels of a trellis format, int8 on the device."""
     return load_table(int(format[len("turbo")]), device)[0] if format in STATE_BITS else None
-
-
-def _kernel(defines: tuple[tuple[str, int], ...], format: str) -> Kernel:
-    shared = 128 << STATE_BITS[format] if format in STATE_BITS else 0
-    return load_kernel("unpack.cu", "unpack", defines, 32 * WARPS, shared)
