@@ -55,7 +55,7 @@ def load_kernel(folder: Path, seed: int = 0) -> Callable[..., Callable[..., None
         file: str, name: str, defines: tuple[tuple[str, int], ...], threads: int, shared: int, **_: bool
     ) -> Callable[..., None]:
         macros = dict(defines) | {"SHARED_BYTES": shared}
-        library = compile_for_cpu(name, tuple(macros.items()), threads, folder)
+        library = compile_for_cpu(file, name, tuple(macros.items()), threads, folder)
         return lambda grid, *arguments: run(library, grid, seed, *arguments)
 
     return load
@@ -68,16 +68,16 @@ def run(library: ctypes.CDLL, grid: tuple[int, int, int], seed: int, *arguments:
 
 @cache
 def compile_for_cpu(
-    kernel: str, defines: tuple[tuple[str, int], ...], threads: int, folder: Path
+    file: str, kernel: str, defines: tuple[tuple[str, int], ...], threads: int, folder: Path
 ) -> ctypes.CDLL:
-    """cuda/`kernel`.cu as a library with one function, run(grid, seed, the kernel's parameters)."""
+    """`kernel` of cuda/`file` as a library with one function, run(grid, seed, the kernel's parameters)."""
     texts = {**sources(), **{path.name: path.read_text() for path in HERE.iterdir()}}
-    place = folder / hashlib.sha256(repr((kernel, threads, defines, texts)).encode()).hexdigest()[:16]
+    place = folder / hashlib.sha256(repr((file, kernel, threads, defines, texts)).encode()).hexdigest()[:16]
     place.mkdir(exist_ok=True)
     for name, text in texts.items():
         (place / name).write_text(text.replace("extern __shared__", "extern"))
     (place / "constants.h").write_text(_constants(sources()["common.cuh"]))
-    (place / "main.cpp").write_text(_main(kernel, sources()[f"{kernel}.cu"], threads))
+    (place / "main.cpp").write_text(_main(file, kernel, threads))
     macros = [f"-D{name}={value}{'u' * (value > 0x7FFFFFFF)}" for name, value in defines]
     given = [*macros, "-D__CUDA_ARCH__=900", "-include", library_headers(folder)]
     subprocess.run([*COMPILE, *given, "-shared", "main.cpp", "-o", "kernel.so"], cwd=place, check=True)
@@ -102,13 +102,13 @@ def _constants(common: str) -> str:
     return "\n".join(line for line in found) + "\n"
 
 
-def _main(kernel: str, source: str, threads: int) -> str:
-    found = re.search(rf"\n{kernel}\((.*?)\) \{{", source, re.DOTALL)
-    assert found, f"{kernel}.cu has no kernel of that name"
+def _main(file: str, kernel: str, threads: int) -> str:
+    found = re.search(rf"\n{kernel}\((.*?)\) \{{", sources()[file], re.DOTALL)
+    assert found, f"{file} has no kernel {kernel}"
     parameters = found[1].replace("\n", " ")
     names = ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
     return (
-        f'#include "{kernel}.cu"\n'
+        f'#include "{file}"\n'
         f'extern "C" void run(int x, int y, int z, int seed, {parameters}) {{\n'
         f"  srand(seed);\n  launch({{x, y, z}}, {threads}, [&] {{ {kernel}({names}); }});\n}}\n"
     )

@@ -15,7 +15,7 @@ from octavo.formats.rotation import rotation_matrix
 from octavo.kernels.append import append_rows, turn_back
 from octavo.pages.bands import Turns
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.usefixtures("device")
 
 TOKENS, HEADS, KV_HEADS, SLOTS = 37, 6, 2, 5
 ROUNDING = {torch.bfloat16: 8e-3, torch.float16: 1e-3}
@@ -23,17 +23,17 @@ ROUNDING = {torch.bfloat16: 8e-3, torch.float16: 1e-3}
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, device="cuda").to(dtype)
+    return torch.randn(shape).to(dtype)
 
 
 def make_turns(bands: int, d: int, *, rope: bool = True, tokens: int = TOKENS) -> Turns:
     """Any angles at all; channels turn in interleaved pairs, and the last eighth does not turn."""
-    channels = torch.arange(d, device="cuda")
+    channels = torch.arange(d)
     partner = torch.where(channels < d - d // 8, channels ^ 1, channels)
-    angles = 6 * torch.rand(2, tokens, d, device="cuda")
-    reach = torch.randint(0, bands, (tokens,), device="cuda")
+    angles = 6 * torch.rand(2, tokens, d)
+    reach = torch.randint(0, bands, (tokens,))
     reach[0] = bands - 1
-    counts = torch.tensor([100, 200, 300], device="cuda")
+    counts = torch.tensor([100, 200, 300])
     given = (angles.cos(), angles.sin(), partner.int()) if rope else (None, None, None)
     return Turns(bands, *given, reach, counts)
 
@@ -43,10 +43,10 @@ def append(dtype: torch.dtype, d: int, turns: Turns | None, *, turn: bool = Fals
     """(q, k, v, plain keys, plain values) by the kernel, and in float32 by PyTorch."""
     torch.manual_seed(d)
     q, k, v = (draw(tokens, h, d, dtype=dtype) for h in (HEADS, KV_HEADS, KV_HEADS))
-    scale = 0.25 + 4 * torch.rand(KV_HEADS, d, device="cuda") if scaled else None
-    places = torch.randperm(SLOTS * PAGE, device="cuda")[:tokens]
+    scale = 0.25 + 4 * torch.rand(KV_HEADS, d) if scaled else None
+    places = torch.randperm(SLOTS * PAGE)[:tokens]
     slots, offsets = places // PAGE, places % PAGE
-    plain = [torch.full((SLOTS, KV_HEADS, PAGE, d), torch.nan, dtype=dtype, device="cuda") for _ in range(2)]
+    plain = [torch.full((SLOTS, KV_HEADS, PAGE, d), torch.nan, dtype=dtype) for _ in range(2)]
     ours = append_rows(
         q, k, v, *plain, slots, offsets, turn_k=turn, turn_v=turn, scales=scale, keep=True, turns=turns
     )  # fmt: skip
@@ -56,7 +56,7 @@ def append(dtype: torch.dtype, d: int, turns: Turns | None, *, turn: bool = Fals
     if scale is not None:
         q, k = equalise(q, k, scale)
     if turn:
-        by = rotation_matrix(d).cuda()
+        by = rotation_matrix(d).to(q.device)
         q, k, v = (rotate(x, by) for x in (q, k, v))
     pages = [torch.full_like(x, torch.nan, dtype=torch.float32) for x in plain]
     for page, rows in zip(pages, (k, v), strict=True):
@@ -96,12 +96,10 @@ def test_rows_of_a_wider_tensor() -> None:
     d, turns = 64, make_turns(3, 64)
     whole = draw(TOKENS, HEADS + 2 * KV_HEADS, d, dtype=torch.bfloat16)
     q, k, v = whole.split((HEADS, KV_HEADS, KV_HEADS), 1)
-    slots = torch.zeros(TOKENS, dtype=torch.long, device="cuda")
-    pages = torch.zeros(1, KV_HEADS, PAGE, d, dtype=torch.bfloat16, device="cuda")
+    slots = torch.zeros(TOKENS, dtype=torch.long)
+    pages = torch.zeros(1, KV_HEADS, PAGE, d, dtype=torch.bfloat16)
     settings: dict[str, Any] = {"turn_k": False, "turn_v": False, "turns": turns}
-    found, _, _ = append_rows(
-        q, k, v, pages, pages.clone(), slots, slots + torch.arange(TOKENS, device="cuda"), **settings
-    )
+    found, _, _ = append_rows(q, k, v, pages, pages.clone(), slots, slots + torch.arange(TOKENS), **settings)
     right = band_queries(q, replace(turns, counts=torch.zeros_like(turns.counts)))
     check((found,), (right,), torch.bfloat16)
     assert torch.equal(pages[0, :, :TOKENS], k.transpose(0, 1))
@@ -110,7 +108,7 @@ def test_rows_of_a_wider_tensor() -> None:
 @pytest.mark.parametrize("d", [64, 128, 256])
 def test_turning_back_undoes_the_rotation(d: int) -> None:
     x = draw(TOKENS, HEADS, d, dtype=torch.float16)
-    turned = rotate(x, rotation_matrix(d).cuda()).contiguous()
+    turned = rotate(x, rotation_matrix(d).to(x.device)).contiguous()
     check((turn_back(turned),), (x.float(),), torch.float16)
 
 

@@ -32,7 +32,7 @@ def test_what_the_compiler_refuses_is_said() -> None:
         compile_kernel("blend.cu", {"HALF": 0}, "sm_90")
 
 
-@pytest.mark.gpu
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(
     ("head_dim", "dtype"), [(64, torch.float16), (128, torch.bfloat16), (256, torch.bfloat16)]
@@ -43,16 +43,16 @@ def test_rows_are_stored_as_pytorch_turns_them(
 ) -> None:
     torch.manual_seed(0)
     tokens, heads, kv_heads = 5, 6, 2
-    wide = torch.randn(tokens, heads + 2 * kv_heads, head_dim, device="cuda").to(dtype)
+    wide = torch.randn(tokens, heads + 2 * kv_heads, head_dim).to(dtype)
     q, k, v = wide.split((heads, kv_heads, kv_heads), 1)  # strided, as a fused projection leaves them
-    pages = [torch.full((4, kv_heads, 64, head_dim), 7.0, dtype=dtype, device="cuda") for _ in range(2)]
-    slots = torch.tensor([3, 3, 0, 1, 1], device="cuda")
-    offsets = torch.tensor([62, 63, 0, 5, 6], device="cuda")
-    scales = 0.5 + torch.rand(kv_heads, head_dim, device="cuda") if scaled else None
+    pages = [torch.full((4, kv_heads, 64, head_dim), 7.0, dtype=dtype) for _ in range(2)]
+    slots = torch.tensor([3, 3, 0, 1, 1])
+    offsets = torch.tensor([62, 63, 0, 5, 6])
+    scales = 0.5 + torch.rand(kv_heads, head_dim) if scaled else None
     settings = {"turn_k": turn_k, "turn_v": turn_v, "scales": scales, "keep": True}
     turned = append_rows(q, k, v, *pages, slots, offsets, **settings)
 
-    by = rotation_matrix(head_dim).cuda()
+    by = rotation_matrix(head_dim).to(q.device)
     want = [x.float() for x in (q, k, v)]
     if scales is not None:
         want[:2] = equalise(q, k, scales)
@@ -68,17 +68,15 @@ def test_rows_are_stored_as_pytorch_turns_them(
         assert bool((error.norm(dim=-1) <= torch.finfo(dtype).eps * v.float().norm(dim=-1)).all())
 
 
-@pytest.mark.gpu
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(("head_dim", "dtype"), [(64, torch.float16), (128, torch.bfloat16)])
 def test_parts_blend_to_the_softmax_of_all(head_dim: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     heads, rows = 3, 7
-    acc = torch.zeros(heads, rows, head_dim, device="cuda")
-    lse = torch.full((heads, rows), float("-inf"), device="cuda")
-    parts = (
-        torch.randn(4, rows, heads, head_dim, device="cuda").to(dtype).transpose(1, 2)
-    )  # as attention returns
-    sums = 3 * torch.randn(4, heads, rows, device="cuda")
+    acc = torch.zeros(heads, rows, head_dim)
+    lse = torch.full((heads, rows), float("-inf"))
+    parts = torch.randn(4, rows, heads, head_dim).to(dtype).transpose(1, 2)  # as attention returns
+    sums = 3 * torch.randn(4, heads, rows)
     sums[1, :, 2] = float("-inf")  # a part in which a row saw nothing
     for part, part_lse in zip(parts, sums, strict=True):
         blend(acc, lse, part, part_lse)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from octavo.formats.rotation import random_signs, rotation_block
-from octavo.kernels.launch import Kernel, load_kernel, sorted_defines
+from octavo.kernels.launch import VECTOR_THREADS, Kernel, load_kernel, vector_defines, vector_grid
 from octavo.pages.bands import Turns
 
 __all__ = ["append_defines", "append_rows", "turn_back"]
@@ -45,9 +45,9 @@ def append_rows(
     k_out, v_out = (torch.empty(t, g, d, dtype=q.dtype, device=q.device) if keep else None for _ in range(2))
     signs = sign_tables(d, q.device)
     _kernel("append", d, q.dtype == torch.float16)(
-        (t, bands * h + 2 * g, 1),
+        vector_grid(t * (bands * h + 2 * g)),
         *_strided(q), *_strided(k), *_strided(v), q_out, k_out, v_out, k_plain, v_plain, slots, offsets,
-        *signs, scales, int(turn_k), int(turn_v), h, g, bands, *_turning(turns),
+        *signs, scales, int(turn_k), int(turn_v), t, h, g, bands, *_turning(turns),
     )  # fmt: skip
     return q_out, k if k_out is None else k_out, v if v_out is None else v_out
 
@@ -61,7 +61,8 @@ def _turning(turns: Turns | None) -> tuple[Tensor | None, ...]:
 def turn_back(out: Tensor) -> Tensor:
     """Rotate attention's output [T, H, D] (contiguous) back, in place."""
     t, h, d = out.shape
-    _kernel("turn_back", d, out.dtype == torch.float16)((t, h, 1), out, *sign_tables(d, out.device))
+    kernel = _kernel("turn_back", d, out.dtype == torch.float16)
+    kernel(vector_grid(t * h), out, *sign_tables(d, out.device), ctypes.c_int64(t * h))
     return out
 
 
@@ -74,15 +75,15 @@ def sign_tables(head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def append_defines(head_dim: int, half: bool) -> tuple[tuple[str, int], ...]:
     """Macros of cuda/append.cu."""
-    return sorted_defines({"HD": head_dim, "TURN": rotation_block(head_dim), "HALF": int(half)})
+    return vector_defines(head_dim, half, TURN=rotation_block(head_dim))
 
 
 @cache
 def _kernel(name: str, head_dim: int, half: bool) -> Kernel:
-    kernel = load_kernel("append.cu", name, append_defines(head_dim, half), head_dim, 0, early=True)
-    return kernel
+    return load_kernel("append.cu", name, append_defines(head_dim, half), VECTOR_THREADS, 0, early=True)
 
 
 def _strided(x: Tensor) -> tuple[object, ...]:
-    assert x.stride(2) == 1, "channels must be contiguous"
+    lane = x.shape[2] // 32
+    assert x.stride(2) == 1 and not x.storage_offset() % lane, "channels must be contiguous and aligned"
     return x, ctypes.c_int64(x.stride(0)), ctypes.c_int64(x.stride(1))

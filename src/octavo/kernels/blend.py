@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from octavo.kernels.launch import load_kernel, sorted_defines
+from octavo.kernels.launch import VECTOR_THREADS, load_kernel, vector_defines, vector_grid
 
 __all__ = ["blend", "blend_defines"]
 
@@ -19,11 +19,13 @@ def blend(acc: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
     acc = Σ outᵢ · exp(lseᵢ − lse), lse = log Σ exp(lseᵢ). lse may be −inf where nothing was seen yet.
     """
     h, n, d = part.shape
-    kernel = load_kernel("blend.cu", "blend", blend_defines(d, part.dtype == torch.float16), d, 0)
+    kernel = load_kernel(
+        "blend.cu", "blend", blend_defines(d, part.dtype == torch.float16), VECTOR_THREADS, 0
+    )
     strides = ctypes.c_int64(part.stride(1)), ctypes.c_int64(part.stride(0))
-    kernel((n, h, 1), acc, lse, part, *strides, part_lse.contiguous(), n)
+    kernel(vector_grid(h * n), acc, lse, part, *strides, part_lse.contiguous(), n, h)
 
 
 def blend_defines(head_dim: int, half: bool) -> tuple[tuple[str, int], ...]:
     """Macros of cuda/blend.cu."""
-    return sorted_defines({"HD": head_dim, "HALF": int(half)})
+    return vector_defines(head_dim, half)

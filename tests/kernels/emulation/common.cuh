@@ -28,6 +28,10 @@ template <class T, class F> T bits_of(F from) {
 inline float __uint_as_float(u32 x) { return bits_of<float>(x); }
 inline float __int_as_float(int x) { return bits_of<float>(x); }
 inline u32 __float_as_uint(float x) { return bits_of<u32>(x); }
+inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
+inline float __expf(float x) { return expf(x); }
+inline float __logf(float x) { return logf(x); }
+template <class T> void atomicAdd(T* at, T by) { *at += by; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline u32 __funnelshift_r(u32 low, u32 high, u32 by) { return (u32)(((uint64_t)high << 32 | low) >> by % 32); }
 
@@ -118,6 +122,7 @@ DEV void halves(u32 two, float& a, float& b) { a = from_half(two); b = from_half
 DEV u32 pack_bf16(float low, float high) { return to_bf16(low) | to_bf16(high) << 16; }
 DEV u32 pack16(float low, float high) { return to16(low) | (u32)to16(high) << 16; }
 DEV float load16(const u16* p) { return from16(*p); }
+DEV u16 store16(float x) { return to16(x); }
 DEV u32 max_bf16(u32 a, u32 b) { return pack_bf16(fmaxf(low_bf16(a), low_bf16(b)), fmaxf(high_bf16(a), high_bf16(b))); }
 DEV u32 fma_bf16(u32 a, u32 b, u32 c) {
   return to_bf16((double)low_bf16(a) * low_bf16(b) + low_bf16(c)) | to_bf16((double)high_bf16(a) * high_bf16(b) + high_bf16(c)) << 16;
