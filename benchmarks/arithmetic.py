@@ -50,7 +50,7 @@ class Run:
         )
         self.core = Core(
             loaded, recipe, backend, memory,
-            chunk=count * PREFILL, max_sequences=count, max_waiting=1, all_quantised=False, compile=False,
+            max_sequences=count, max_waiting=1, all_quantised=False, compile=False,
             context=len(rows[0]),
         )  # fmt: skip
         self.sequences = [

@@ -10,6 +10,8 @@ from dataclasses import MISSING, fields
 import click
 
 from octavo import Engine, Recipe, Sampling
+from octavo.attention.backend import Backend
+from octavo.attention.cuda import CudaBackend
 from octavo.cli.app import octavo
 from octavo.cli.options import ENGINE, RECIPE, SAMPLING
 from octavo.cli.run import command
@@ -56,8 +58,10 @@ def test_engine_options_are_engine_arguments() -> None:
     arguments = inspect.signature(Engine).parameters
     shown = defaults()
     assert set(ENGINE) <= set(arguments)
-    for name in ("chunk", "device", "dtype"):
+    for name in ("device", "dtype"):
         assert shown[name] == str(arguments[name].default)
+    for most in (CudaBackend.chunk, Backend.chunk):
+        assert str(most) in shown["chunk"]
 
 
 def verbs(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:

@@ -42,7 +42,6 @@ class Core:
         backend: Backend,
         memory: Memory,
         *,
-        chunk: int,
         max_sequences: int,
         max_waiting: int,
         all_quantised: bool,
@@ -60,7 +59,7 @@ class Core:
         self.dual = attention.dual
         self.runner = Runner(loaded, attention, compile=compile)
         self.scheduler = Scheduler(
-            memory.ledger, chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting
+            memory.ledger, chunk=memory.chunk, max_sequences=max_sequences, max_waiting=max_waiting
         )
         self.graphs = make_graphs(self.runner, memory, loaded, backend, context)
         self.ahead = Ahead(self.scheduler, self.graphs)

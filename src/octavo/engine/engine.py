@@ -40,7 +40,8 @@ class Engine(Scoring):
     memory         bytes of the pool, or "4GB"; None takes a share of what is free (`stats().pool` explains)
     context        most tokens of a sequence: the trained length, or with Dual Chunk Attention (recipe.dca)
                    what the pool holds
-    chunk          prompt tokens run per step beside the decoding sequences
+    chunk          most prompt tokens of a step, of which beside decoding sequences a quarter; None takes 8192
+                   on a GPU, fewer in a small pool, and 512 on a CPU (`stats().pool` says)
     max_sequences  sequences that run at once;  max_waiting: requests queued before Overloaded is raised
     strict         refuse to serve without the GPU kernels
     compile        GPU: put the dense part of decoding through torch.compile; a minute, then faster
@@ -57,7 +58,7 @@ class Engine(Scoring):
         dtype: str = "auto",
         memory: int | str | None = None,
         context: int | None = None,
-        chunk: int = 512,
+        chunk: int | None = None,
         max_sequences: int = 64,
         max_waiting: int = 1024,
         strict: bool = False,
@@ -65,8 +66,9 @@ class Engine(Scoring):
         all_quantised: bool = False,
         untrained: bool = False,
     ):
-        sizes = {"chunk": chunk, "max_sequences": max_sequences, "max_waiting": max_waiting}
-        for name, value in {**sizes, "context": 1 if context is None else context}.items():
+        sizes = {"max_sequences": max_sequences, "max_waiting": max_waiting}
+        given = {name: n for name, n in {"chunk": chunk, "context": context}.items() if n is not None}
+        for name, value in {**sizes, **given}.items():
             if type(value) is not int or value < 1:
                 raise InvalidRequest(f"{name} is {value!r}; it must be a whole number, at least 1")
         loaded = take_model(model, device=device, dtype=dtype)
@@ -89,7 +91,7 @@ class Engine(Scoring):
         fix_rope(loaded.module, min(self.context, loaded.shape.context))
         self._core = Core(
             loaded, recipe, backend, pool,
-            chunk=chunk, max_sequences=max_sequences, max_waiting=max_waiting, all_quantised=all_quantised,
+            max_sequences=max_sequences, max_waiting=max_waiting, all_quantised=all_quantised,
             compile=compile, context=self.context, dca=dca,
         )  # fmt: skip
         self._intake = Intake(self._core, self.context)

@@ -13,7 +13,7 @@ from octavo.errors import InvalidRequest, PoolFull
 from octavo.formats.base import PAGE
 from octavo.model.shape import ModelShape
 from octavo.pages.ledger import GONE, Holding, Ledger, Move
-from octavo.pages.sizing import GroupSize, parse_bytes, size_pool
+from octavo.pages.sizing import GroupSize, fitting_chunk, parse_bytes, size_pool
 from octavo.pages.store import GroupPool, Store
 from octavo.recipe import Recipe
 
@@ -55,7 +55,7 @@ def make_stores(
 
 @dataclass
 class Memory:
-    """The pools and the ledger of an engine."""
+    """The pools and the ledger of an engine, and how many prompt tokens a step of it has at most."""
 
     stores: list[Store]
     sizes: list[GroupSize]
@@ -63,6 +63,7 @@ class Memory:
     ledger: Ledger
     budget: int
     budget_reason: str
+    chunk: int
 
     @classmethod
     def build(
@@ -75,7 +76,7 @@ class Memory:
         memory: int | str | None,
         *,
         sequences: int,
-        chunk: int,
+        chunk: int | None,
         everywhere: bool = False,
     ) -> Memory:
         stores = make_stores(shape, recipe, backend, everywhere=everywhere)
@@ -84,7 +85,10 @@ class Memory:
         else:
             budget, reason = parse_bytes(memory), "asked for"
         settings = {"recent": recipe.recent, "exact_pages": recipe.exact_pages}
-        sizes = size_pool([s.need for s in stores], budget, sequences=sequences, chunk=chunk, **settings)
+        needs = [s.need for s in stores]
+        if chunk is None:
+            chunk = fitting_chunk(needs, budget, backend.chunk)
+        sizes = size_pool(needs, budget, sequences=sequences, chunk=chunk, **settings)
         try:
             pools = [
                 GroupPool(s, z.plain, z.packed, device, backend.sealer)
@@ -104,7 +108,7 @@ class Memory:
             root.digest(),
             **settings,
         )
-        return cls(stores, sizes, pools, ledger, budget, reason)
+        return cls(stores, sizes, pools, ledger, budget, reason, chunk)
 
     @property
     def capacity(self) -> int:

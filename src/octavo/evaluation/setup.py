@@ -41,7 +41,7 @@ class Bench:
             memory=pool_bytes(self.loaded.shape, tokens),
             context=each if each > self.loaded.shape.context else None,
             untrained=True,
-            chunk=chunk or (2048 if self.device.type == "cuda" else 512),
+            chunk=chunk,
             max_sequences=sequences,
             all_quantised=self.all_quantised,
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from octavo.errors import InvalidRequest, PoolFull
 from octavo.formats.base import PAGE
 
-__all__ = ["GroupNeed", "GroupSize", "ceil_pages", "parse_bytes", "size_pool"]
+__all__ = ["GroupNeed", "GroupSize", "ceil_pages", "fitting_chunk", "parse_bytes", "size_pool"]
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -56,6 +56,19 @@ def ceil_pages(tokens: int) -> int:
     return -(-tokens // PAGE)
 
 
+LEAST_CHUNK, CHUNK_SHARE = 512, 32
+"""Tokens a chunk is not halved below, and the part of a pool that its plain pages may take."""
+
+
+def fitting_chunk(needs: list[GroupNeed], budget: int, most: int) -> int:
+    """`most` tokens, halved until their pages, unpacked, take no more than a 32nd of `budget`. What a step
+    needs beside the pool grows with its tokens too."""
+    page = sum(need.plain_bytes for need in needs)
+    while most > LEAST_CHUNK and ceil_pages(most) * page * CHUNK_SHARE > budget:
+        most //= 2
+    return most
+
+
 def size_pool(
     needs: list[GroupNeed], budget: int, *, sequences: int, recent: int, exact_pages: int, chunk: int
 ) -> list[GroupSize]:
@@ -83,20 +96,23 @@ def size_pool(
             f"{spent:,} bytes go to open and young pages and "
             f"{per_page:,} to each further page of {PAGE} tokens; raise --memory or lower --chunk"
         )
-    return [describe(g, fixed(g, n), rest if g in growing else 0, n) for g in needs]
+    return [describe(g, fixed(g, n), rest if g in growing else 0, n, chunk) for g in needs]
 
 
-def describe(need: GroupNeed, plain: int, rest: int, sequences: int) -> GroupSize:
+def describe(need: GroupNeed, plain: int, rest: int, sequences: int, chunk: int) -> GroupSize:
     packed = rest if need.packed_bytes else 0
     plain += 0 if need.packed_bytes else rest
     used = plain * need.plain_bytes + packed * need.packed_bytes
     if packed:
         reason = (
-            f"{plain} plain pages for {sequences} sequences' first, young and open pages and one chunk; "
-            "the rest packed"
+            f"{plain} plain pages for {sequences} sequences' first, young and open pages and a chunk of "
+            f"{chunk} tokens; the rest packed"
         )
     elif need.window is not None:
-        reason = f"never packed: the windows of {need.window} tokens of {sequences} sequences and one chunk"
+        reason = (
+            f"never packed: the windows of {need.window} tokens of {sequences} sequences and a chunk of "
+            f"{chunk} tokens"
+        )
     else:
         reason = "never packed: every page is kept in the model's dtype"
     return GroupSize(need.name, plain, packed, used, reason)

@@ -1,0 +1,60 @@
+"""How many prompt tokens a step has: as many as were asked for or fit, fewer beside sequences that decode."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.attention.backend import Backend
+from octavo.attention.cuda import CudaBackend
+from octavo.pages.sizing import GroupNeed, ceil_pages, fitting_chunk
+from tests.engine.helpers import greedy, random_tokens, tiny_engine
+
+MIB = 2**20
+
+
+def test_a_step_has_a_quarter_of_the_chunk_beside_a_sequence_that_decodes() -> None:
+    engine = tiny_engine(chunk=256)
+    engine.submit(random_tokens(20), greedy(8))
+    engine.step()
+    engine.submit(random_tokens(600, 1), greedy(1))
+    computed = []
+    for _ in range(3):
+        before = engine.stats().tokens["computed"]
+        engine.step()
+        computed.append(engine.stats().tokens["computed"] - before)
+    assert computed == [64, 64, 64]
+
+
+def test_a_prompt_alone_has_the_whole_chunk() -> None:
+    engine = tiny_engine(chunk=256)
+    engine.submit(random_tokens(600), greedy(1))
+    engine.step()
+    assert engine.stats().tokens["computed"] == 256
+
+
+def test_a_chunk_of_one_token_goes_on_beside_others() -> None:
+    engine = tiny_engine(chunk=1)
+    answers = engine.generate([random_tokens(3), random_tokens(9, 1)], greedy(4))
+    assert [len(a.tokens) for a in answers] == [4, 4]
+
+
+def test_nobody_says_on_a_cpu() -> None:
+    engine = tiny_engine()
+    engine.submit(random_tokens(600), greedy(1))
+    engine.step()
+    assert engine.stats().tokens["computed"] == 512
+    reasons = [group["reason"] for group in tiny_engine("gemma3").stats().pool]
+    assert any("a chunk of 512 tokens" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("packed", [0, MIB])
+def test_a_chunk_fills_a_32nd_of_the_pool_at_most(packed: int) -> None:
+    """Pages of 8 MiB in two groups: 8,192 tokens are 1 GiB."""
+    needs = [GroupNeed("full", 6 * MIB, packed, None), GroupNeed("sliding", 2 * MIB, 0, 512)]
+    found = {gib: fitting_chunk(needs, gib * 2**30, 8192) for gib in (100, 32, 31, 16, 4, 1)}
+    assert found == {100: 8192, 32: 8192, 31: 4096, 16: 4096, 4: 1024, 1: 512}
+    assert all(ceil_pages(n) * 8 * MIB * 32 <= gib * 2**30 for gib, n in found.items() if n > 512)
+
+
+def test_gpus_get_more_than_cpus() -> None:
+    assert fitting_chunk([], 2**30, CudaBackend.chunk) == CudaBackend.chunk > Backend.chunk
