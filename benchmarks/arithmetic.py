@@ -45,9 +45,8 @@ class Run:
     def __init__(self, loaded: LoadedModel, recipe: Recipe, backend: Backend, rows: list[list[int]]) -> None:
         device, count, tokens = backend.device, len(rows), len(rows) * len(rows[0])
         sizes: dict[str, Any] = {"sequences": count, "chunk": count * PREFILL}
-        memory = Memory.build(
-            loaded.shape, recipe, backend, device, loaded.identity, pool_bytes(loaded.shape, tokens), **sizes
-        )
+        room = pool_bytes(loaded.shape, tokens, count * PREFILL)
+        memory = Memory.build(loaded.shape, recipe, backend, device, loaded.identity, room, **sizes)
         self.core = Core(
             loaded, recipe, backend, memory,
             max_sequences=count, max_waiting=1, all_quantised=False, compile=False,

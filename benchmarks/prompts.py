@@ -79,7 +79,7 @@ def ours(loaded: LoadedModel, tokens: int, pair: str, chunk: int | None) -> dict
     torch.cuda.reset_peak_memory_stats()
     ms = best_ms(run)
     extra = torch.cuda.max_memory_allocated() - before
-    found = {"chunk": engine._core.memory.chunk, "default": chunk is None, "extra_bytes": extra}
+    found = {"chunk": engine.stats().chunk, "default": chunk is None, "extra_bytes": extra}
     drop(engine)
     return {"by": "octavo", "pair": pair, **found, "ms": ms}
 

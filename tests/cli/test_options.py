@@ -60,7 +60,7 @@ def test_engine_options_are_engine_arguments() -> None:
     assert set(ENGINE) <= set(arguments)
     for name in ("device", "dtype"):
         assert shown[name] == str(arguments[name].default)
-    for most in (CudaBackend.chunk, Backend.chunk):
+    for most in (CudaBackend.prompt_chunk, Backend.prompt_chunk):
         assert str(most) in shown["chunk"]
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from octavo.attention.backend import Backend
+from octavo import Recipe
+from octavo.attention.backend import TorchBackend
 from octavo.attention.cuda import CudaBackend
+from octavo.evaluation.setup import Bench
 from octavo.pages.sizing import GroupNeed, ceil_pages, fitting_chunk
 from tests.engine.helpers import greedy, random_tokens, tiny_engine
+from tests.tiny import tiny_loaded
 
 MIB = 2**20
 
@@ -43,8 +47,7 @@ def test_nobody_says_on_a_cpu() -> None:
     engine.submit(random_tokens(600), greedy(1))
     engine.step()
     assert engine.stats().tokens["computed"] == 512
-    reasons = [group["reason"] for group in tiny_engine("gemma3").stats().pool]
-    assert any("a chunk of 512 tokens" in reason for reason in reasons)
+    assert engine.stats().chunk == 512
 
 
 @pytest.mark.parametrize("packed", [0, MIB])
@@ -56,5 +59,18 @@ def test_a_chunk_fills_a_32nd_of_the_pool_at_most(packed: int) -> None:
     assert all(ceil_pages(n) * 8 * MIB * 32 <= gib * 2**30 for gib, n in found.items() if n > 512)
 
 
-def test_gpus_get_more_than_cpus() -> None:
-    assert fitting_chunk([], 2**30, CudaBackend.chunk) == CudaBackend.chunk > Backend.chunk
+def test_a_backend_that_wants_more_gets_what_the_pool_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchBackend, "prompt_chunk", CudaBackend.prompt_chunk)
+    assert tiny_engine(memory="512MB").stats().chunk == CudaBackend.prompt_chunk == 8192
+    small = tiny_engine(memory="64MB")
+    assert small.stats().chunk == 1024
+    assert len(small.generate([random_tokens(400)], greedy(3))[0].tokens) == 3
+
+
+def test_evaluations_run_what_the_backend_wants_whatever_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tiny_loaded("llama"))
+    assert bench.engine(Recipe(), tokens=100).stats().chunk == 512
+    monkeypatch.setattr(TorchBackend, "prompt_chunk", 8192)
+    assert bench.engine(Recipe(), tokens=100).stats().chunk == 8192
+    engine = bench.engine(Recipe(), tokens=3000, chunk=3000)
+    assert len(torch.cat([part for _, part in engine.score([1] * 3000, chunk=3000)])) == 3000

@@ -81,6 +81,22 @@ def test_values(bands: int | None, d: int, dtype: torch.dtype, treated: bool) ->
     check(*append(dtype, d, turns, turn=treated, scaled=treated), dtype)
 
 
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+@pytest.mark.parametrize("bands", [None, 3])
+def test_few_rows_of_many_channels(bands: int | None, tokens: int) -> None:
+    """CTAs that are not full, and lanes with more channels than a load takes."""
+    turns = None if bands is None else make_turns(bands, 512, tokens=tokens)
+    check(*append(torch.float16, 512, turns, turn=True, scaled=True, tokens=tokens), torch.float16)
+
+
+def test_rows_that_no_vector_load_can_read_are_refused() -> None:
+    d = 128
+    wide = draw(4, 6 * d + 1, dtype=torch.bfloat16)
+    q = wide.as_strided((4, 6, d), (6 * d + 1, d, 1))
+    with pytest.raises(AssertionError, match="aligned"):
+        append_rows(q, q, q, q, q, q, q, turn_k=False, turn_v=False)
+
+
 @pytest.mark.parametrize("bands", [1, 2, 3])
 @pytest.mark.parametrize("rope", [True, False])
 def test_rows_are_counted_where_they_are_turned(bands: int, rope: bool) -> None:

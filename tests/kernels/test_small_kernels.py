@@ -69,7 +69,9 @@ def test_rows_are_stored_as_pytorch_turns_them(
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize(("head_dim", "dtype"), [(64, torch.float16), (128, torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("head_dim", "dtype"), [(64, torch.float16), (128, torch.bfloat16), (512, torch.float16)]
+)
 def test_parts_blend_to_the_softmax_of_all(head_dim: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     heads, rows = 3, 7

@@ -40,7 +40,7 @@ class Backend(ABC):
     layout: Layout
     graphs: bool = False
     """Whether a decode step can be captured in a CUDA graph."""
-    chunk: int = 512
+    prompt_chunk: int = 512
     """Prompt tokens that a step should have, if nobody says."""
     sealer: Sealer | None = None
     """How complete pages are packed; None: by the codecs."""

@@ -2,8 +2,8 @@
 
 Tokens that decode (and short stretches, such as drafts) go through the decode kernel, which reads each shared
 page once for all rows that see it. A prefill chunk is wide enough to keep the tensor cores busy by itself:
-its past is unpacked into a bounded scratch, a stretch of pages at a time, and read by PyTorch's fused
-attention; its own tokens it sees as they are. Parts are merged by their log-sum-exp.
+its past is unpacked into a bounded scratch, a stretch of pages at a time (a sliding window's as a whole), and
+read by PyTorch's fused attention; its own tokens it sees as they are. Parts are merged by their log-sum-exp.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CudaBackend(Backend):
     name = "cuda"
     layout = "tile"
     graphs = True
-    chunk = 8192
+    prompt_chunk = 8192
     sealer = staticmethod(seal_pages)
 
     def plan(self, segments: list[Segment], group: LayerGroup, chunk: int | None = None) -> CudaPlan:

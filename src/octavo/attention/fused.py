@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-__all__ = ["Part", "fused_attention", "prefill_told", "scored", "unseen", "windowed_attention"]
+__all__ = ["Part", "fused_attention", "prefill_told", "scored", "windowed_attention"]
 
 Part = tuple[torch.Tensor, torch.Tensor]
 """out [H, n, D] and lse [H, n] float32."""
@@ -72,25 +72,14 @@ def flash_in_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: fl
 
 def by_tiles(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> Part:
     """For head dims that neither takes: the scores in memory, `ROWS` rows at a time."""
-    hidden = unseen(0, q.shape[1], 0, k.shape[1], None, q.device) if causal else None
-    out, lse = scored(q, k, v, scale, None, hidden)
+    out, lse = scored(q, k, v, scale, offset=0 if causal else k.shape[1])
     return out.to(v.dtype), lse
 
 
 def by_tiles_in_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> Part:
     """The same under a window."""
-    n, end = q.shape[1], k.shape[1]
-    out, lse = scored(q, k, v, scale, None, unseen(end - n, end, 0, end, window, q.device))
+    out, lse = scored(q, k, v, scale, offset=k.shape[1] - q.shape[1], window=window)
     return out.to(v.dtype), lse
-
-
-def unseen(
-    begin: int, end: int, first: int, last: int, window: int | None, device: torch.device
-) -> torch.Tensor:
-    """[end - begin, last - first]: which keys at positions from `first` queries from `begin` on do not see:
-    later ones, and those that a window of so many tokens, the query's own included, does not reach."""
-    gap = torch.arange(begin, end, device=device)[:, None] - torch.arange(first, last, device=device)
-    return (gap < 0) if window is None else (gap < 0) | (gap >= window)
 
 
 ROWS = 256
@@ -102,24 +91,35 @@ def scored(
     k: torch.Tensor,
     v: torch.Tensor,
     scale: float,
-    softcap: float | None,
-    hidden: torch.Tensor | None,
+    *,
+    offset: int,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Part:
-    """Attention with explicit scores, `ROWS` query tokens at a time."""
-    h, n, _ = q.shape
-    g = len(k)
+    """Attention with explicit scores, `ROWS` query tokens at a time, of the keys that one of them sees.
+
+    The first query stands `offset` tokens behind the first key. A query sees no key behind it, and of a
+    `window` the last so many, its own included; one that sees none has lse −inf and no output that
+    means anything.
+    """
+    (h, n, d), (g, end, _) = q.shape, k.shape
     outs, lses = [], []
-    for first in range(0, n, ROWS):
-        some = q[:, first : first + ROWS].reshape(g, -1, q.shape[-1])
-        scores = (some @ k.transpose(1, 2)).float().mul_(scale)
+    for begin in range(offset, offset + n, ROWS):
+        after = min(begin + ROWS, offset + n)
+        first = 0 if window is None else max(0, begin - window + 1)
+        last = max(first, min(after, end))
+        some = q[:, begin - offset : after - offset].reshape(g, -1, d)
+        scores = (some @ k[:, first:last].transpose(1, 2)).float().mul_(scale)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
-        if hidden is not None:
-            rows = hidden[first : first + ROWS]
-            scores.view(g, h // g, len(rows), -1).masked_fill_(rows, -torch.inf)
+        if window is not None or last > begin + 1:
+            gap = torch.arange(begin, after, device=q.device)[:, None]
+            gap = gap - torch.arange(first, last, device=q.device)
+            hidden = (gap < 0) if window is None else (gap < 0) | (gap >= window)
+            scores.view(g, h // g, after - begin, -1).masked_fill_(hidden, -torch.inf)
         lse = scores.logsumexp(-1)
-        out = scores.sub_(lse.unsqueeze(-1)).exp_().to(v.dtype) @ v
-        outs.append(out.view(h, -1, out.shape[-1]))
+        weights = scores.sub_(lse.unsqueeze(-1)).exp_().to(v.dtype)
+        outs.append((weights @ v[:, first:last]).view(h, -1, d))
         lses.append(lse.view(h, -1))
     return torch.cat(outs, 1).float(), torch.cat(lses, 1)
 

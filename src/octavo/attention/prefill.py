@@ -1,7 +1,7 @@
-"""A prefill chunk's attention on the GPU: past pages in stretches through a bounded scratch, its own tokens
-exactly.
+"""A prefill chunk's attention on the GPU: past pages in stretches through a bounded scratch, or of a sliding
+window as a whole; its own tokens exactly.
 
-The parts' outputs are merged by log-sum-exp: out = Σ outᵢ · exp(lseᵢ − lse), lse = log Σ exp(lseᵢ).
+Stretches' outputs are merged by log-sum-exp: out = Σ outᵢ · exp(lseᵢ − lse), lse = log Σ exp(lseᵢ).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from octavo.attention.fused import Part, fused_attention, scored, unseen, windowed_attention
+from octavo.attention.fused import Part, fused_attention, scored, windowed_attention
 from octavo.formats.base import PAGE
 from octavo.kernels.blend import blend
 from octavo.kernels.unpack import unpack_pages
@@ -128,14 +128,11 @@ def capped(
 ) -> Part:
     """Under a soft cap, with a window or without: explicit scores of own tokens, then of all earlier ones, a
     stretch of pages at a time."""
-
-    def hidden(first: int, last: int) -> torch.Tensor:
-        return unseen(past.tokens, past.tokens + past.n, first, last, past.window, q.device)
-
-    total = scored(q[0], k, v, scale, softcap, hidden(past.tokens, past.tokens + past.n))
+    total = scored(q[0], k, v, scale, offset=0, window=past.window, softcap=softcap)
     for band, first, old_k, old_v in stretches(pages, past):
-        mask = None if past.window is None else hidden(first, first + old_k.shape[1])
-        total = merge(total, scored(q[band], old_k, old_v, scale, softcap, mask))
+        offset = past.tokens - first
+        part = scored(q[band], old_k, old_v, scale, offset=offset, window=past.window, softcap=softcap)
+        total = merge(total, part)
     return total
 
 

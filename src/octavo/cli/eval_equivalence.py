@@ -70,9 +70,10 @@ def command(
     plain = recipes[0].with_(k="plain", v="plain")
     results = []
     for recipe in recipes:
+        step = max(chunk, bench.prompt_chunk(recipe))
         with (
-            bench.engine(plain, tokens=max(lengths)) as reference,
-            bench.engine(recipe, tokens=max(lengths)) as candidate,
+            bench.engine(plain, tokens=max(lengths), chunk=step) as reference,
+            bench.engine(recipe, tokens=max(lengths), chunk=step) as candidate,
         ):
             show = lambda done, total, name=recipe.pair: progress(name, done, total)  # noqa: E731
             results.append(

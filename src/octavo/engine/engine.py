@@ -41,7 +41,7 @@ class Engine(Scoring):
     context        most tokens of a sequence: the trained length, or with Dual Chunk Attention (recipe.dca)
                    what the pool holds
     chunk          most prompt tokens of a step, of which beside decoding sequences a quarter; None takes 8192
-                   on a GPU, fewer in a small pool, and 512 on a CPU (`stats().pool` says)
+                   with the GPU kernels, fewer in a small pool, and else 512 (`stats().chunk` says)
     max_sequences  sequences that run at once;  max_waiting: requests queued before Overloaded is raised
     strict         refuse to serve without the GPU kernels
     compile        GPU: put the dense part of decoding through torch.compile; a minute, then faster

@@ -40,6 +40,7 @@ def take_stats(core: Core) -> Stats:
         documents=sum(d.ready for d in core.documents.values()),
         cells={"now": memory.cells, "peak": clock.peak_cells},
         bytes={"live": memory.live_bytes, "peak": clock.peak_bytes, "budget": memory.budget},
+        chunk=memory.chunk,
         backend={"name": core.backend.name, "reason": core.backend.reason},
         recipe=core.recipe.as_dict(),
         tokens_per_s={

@@ -87,7 +87,7 @@ class Memory:
         settings = {"recent": recipe.recent, "exact_pages": recipe.exact_pages}
         needs = [s.need for s in stores]
         if chunk is None:
-            chunk = fitting_chunk(needs, budget, backend.chunk)
+            chunk = fitting_chunk(needs, budget, backend.prompt_chunk)
         sizes = size_pool(needs, budget, sequences=sequences, chunk=chunk, **settings)
         try:
             pools = [

@@ -1,7 +1,7 @@
 """Who runs how many tokens this step, and who must wait or give way. Integers only.
 
 A step serves, in this order: one token for every sequence that decodes; chunks of running prefills; new
-admissions. Prompts that begin alike and arrive together are computed once: the first to be admitted leads,
+admissions; beside tokens that decode it has fewer of prompts. Prompts that begin alike and arrive together are computed once: the first to be admitted leads,
 and the others wait until its pages exist. A leader that goes away hands the lead to whoever comes next.
 """
 

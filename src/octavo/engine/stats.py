@@ -48,6 +48,7 @@ class Stats:
               generated, dropped (by context shifts)
     cells     token slots held: now and at the peak, open pages included
     bytes     of held pages now and at the peak, and the pool's budget
+    chunk     most prompt tokens of a step
     backend   what reads the pages, and why
     dca       Dual Chunk Attention: chunk, mscale, trained length, why it is on, the layers that take part and
               the rows that read each band; None where it is off
@@ -62,6 +63,7 @@ class Stats:
     documents: int
     cells: dict[str, int]
     bytes: dict[str, int]
+    chunk: int
     backend: dict[str, str]
     recipe: dict[str, Any]
     tokens_per_s: dict[str, float]

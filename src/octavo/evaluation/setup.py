@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from octavo.attention.dispatch import choose_backend
 from octavo.engine.engine import Engine
 from octavo.errors import InvalidFile, InvalidRequest
 from octavo.evaluation.identity import environment
@@ -32,19 +33,25 @@ class Bench:
 
     def engine(self, recipe: Recipe, *, tokens: int, chunk: int | None = None, sequences: int = 1) -> Engine:
         """An engine whose pool holds `tokens` for `sequences` together, read by Dual Chunk
-        Attention beyond the trained length unless the recipe has it off. `chunk` prompt tokens run a step, as
-        many as keep the device busy by default."""
+        Attention beyond the trained length unless the recipe has it off. At most `chunk` prompt tokens run a
+        step, by default as many as keep the device busy, whatever the pool: what is read packed depends on
+        it."""
+        chunk = chunk or self.prompt_chunk(recipe)
         each = -(-tokens // sequences)
         return Engine(
             self.loaded,
             recipe,
-            memory=pool_bytes(self.loaded.shape, tokens),
+            memory=pool_bytes(self.loaded.shape, tokens, chunk),
             context=each if each > self.loaded.shape.context else None,
             untrained=True,
             chunk=chunk,
             max_sequences=sequences,
             all_quantised=self.all_quantised,
         )
+
+    def prompt_chunk(self, recipe: Recipe) -> int:
+        """Prompt tokens of a step that keep the device busy."""
+        return choose_backend(self.device, self.loaded.shape, recipe).prompt_chunk
 
     def dual_chunk(self, recipe: Recipe, tokens: int) -> dict[str, Any] | None:
         """Dual Chunk Attention of engines for sequences of `tokens`, for reports; None where it is off.

@@ -51,7 +51,8 @@ def _page_bytes(recipe: Recipe, group: LayerGroup, shape: ModelShape) -> int:
     return sum(Store(group, recipe, getattr(torch, shape.dtype), force=True).layer_bytes)
 
 
-def pool_bytes(shape: ModelShape, tokens: int) -> int:
-    """A pool that holds `tokens` of any recipe with room to spare, open and young pages included."""
+def pool_bytes(shape: ModelShape, tokens: int, chunk: int) -> int:
+    """A pool that holds `tokens` of any recipe with room to spare, open and young pages and those of a step
+    of `chunk` tokens included."""
     dtype: torch.dtype = getattr(torch, shape.dtype)
-    return 2 * shape.kv_values_per_token() * dtype.itemsize * (tokens + 2048)
+    return 2 * shape.kv_values_per_token() * dtype.itemsize * (tokens + max(2048, chunk))

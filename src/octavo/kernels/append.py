@@ -84,6 +84,7 @@ def _kernel(name: str, head_dim: int, half: bool) -> Kernel:
 
 
 def _strided(x: Tensor) -> tuple[object, ...]:
-    lane = x.shape[2] // 32
-    assert x.stride(2) == 1 and not x.storage_offset() % lane, "channels must be contiguous and aligned"
+    lane = min(8, x.shape[2] // 32)
+    starts = x.stride(0), x.stride(1), x.storage_offset()
+    assert x.stride(2) == 1 and not any(n % lane for n in starts), "channels must be contiguous and aligned"
     return x, ctypes.c_int64(x.stride(0)), ctypes.c_int64(x.stride(1))
