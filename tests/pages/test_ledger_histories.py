@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from octavo.errors import PoolFull
 from octavo.formats.base import PAGE
 from octavo.pages.ledger import GONE, Holding, Ledger, Move
-from octavo.pages.prefix import chain, page_keys
+from octavo.pages.prefix import page_keys
 from tests.pages.audit import audit, held
 
 ROOT = b"root"
@@ -73,10 +73,10 @@ class LedgerHistories(RuleBasedStateMachine):
         tokens = [stream] * shared + [own, *range(own)]
         run = Run(tokens, self.ledger.new())
         keys = page_keys(ROOT, tokens)
-        hits = self.ledger.match(keys, tokens, (len(tokens) - 1) // PAGE)
+        hits = self.ledger.match(keys, (len(tokens) - 1) // PAGE)
         if hits:
             self.seen["hit"] += 1
-            self.ledger.adopt(run.holding, keys, tokens, hits)
+            self.ledger.adopt(run.holding, keys, hits)
             run.computed = hits * PAGE
         self.runs.append(run)
 
@@ -213,17 +213,18 @@ def test_ledger_histories(examples: int, steps: int) -> None:
 
 
 def test_a_hit_compares_tokens_not_only_hashes() -> None:
-    """An entry under the right key with other tokens, or another parent, is no hit."""
+    """A page with the same digest but other tokens, or another parent, is no hit."""
     ledger = Ledger.build([(4, 0)], [None], [False], ROOT, recent=64, exact_pages=1)
     tokens = list(range(PAGE))
     holding = ledger.new()
     ledger.extend(holding, PAGE)
     ledger.settle(holding, tokens, PAGE)
-    key = chain(ROOT, tokens)
+    [key], [other] = page_keys(ROOT, tokens), page_keys(ROOT, [*tokens[:-1], 999])
     index = ledger.groups[0].index
-    assert index.find(key, ROOT, tokens) == holding.tables[0][0]
-    assert index.find(key, ROOT, [*tokens[:-1], 999]) is None
-    assert index.find(key, b"other", tokens) is None
+    assert index.find(key) == holding.tables[0][0] and ledger.match([key], 1) == 1
+    assert index.find(key._replace(tokens=other.tokens)) is None
+    assert index.find(key._replace(parent=b"other")) is None
+    assert ledger.match([key._replace(tokens=other.tokens)], 1) == 0
 
 
 def test_a_young_page_waits_for_recent_tokens_and_the_first_page_stays_plain() -> None:

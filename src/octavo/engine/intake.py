@@ -19,6 +19,7 @@ from octavo.engine.sequence import Sequence as Tokens
 from octavo.engine.shift import check_shift
 from octavo.engine.text import Output
 from octavo.errors import InvalidRequest, PromptTooLong
+from octavo.pages.prefix import Key, page_keys
 
 __all__ = ["Intake", "as_batch", "usable_context"]
 
@@ -54,8 +55,10 @@ class Intake:
             if not own:
                 raise InvalidRequest("the prompt holds no tokens; give at least one character or message")
             check(len(own), "")
+        tokens = [*before, *own]
+        keys = self._keys(tokens, base)
         return [
-            Request(self._sequence([*before, *own], rules, base), Output(self.tokenizer, rules.stop), held)
+            Request(self._sequence(list(tokens), keys, rules, base), Output(self.tokenizer, rules.stop), held)
             for rules in map(seeded, samplings)
         ]
 
@@ -73,7 +76,7 @@ class Intake:
             else:
                 tokens = check_ids(text, self.shape.vocab)
             self.check_length(len(tokens), "document")
-        sequence = self._sequence(tokens, Sampling(), None)
+        sequence = self._sequence(tokens, self._keys(tokens), Sampling(), None)
         sequence.pinned = True
         return sequence, raw
 
@@ -113,7 +116,13 @@ class Intake:
                 f"{what}: {about}{tokens} tokens, but the whole pool holds {capacity}; raise --memory"
             )
 
-    def _sequence(self, tokens: list[int], sampling: Sampling, base: Tokens | None) -> Tokens:
+    def _keys(self, tokens: list[int], base: Tokens | None = None) -> list[Key]:
+        """Of all complete pages, made here so that no step waits for it."""
+        return page_keys(self.core.memory.ledger.root, tokens, base.holding.keys if base else ())
+
+    def _sequence(
+        self, tokens: list[int], keys: list[Key], sampling: Sampling, base: Tokens | None
+    ) -> Tokens:
         limit, keep = min(self.context, self.core.memory.capacity), 0
         if sampling.context_shift:
             keep = max(sampling.keep, len(base.tokens) if base else 0)
@@ -125,7 +134,7 @@ class Intake:
             limit = min(limit, len(tokens) + sampling.max_tokens)
         holding = self.core.memory.ledger.new()
         sequence = Tokens(next(self.core.ids), tokens, len(tokens), limit, sampling, holding, base)
-        sequence.keep = keep
+        sequence.keep, sequence.keys = keep, keys
         return sequence
 
 

@@ -1,8 +1,9 @@
 """Who runs how many tokens this step, and who must wait or give way. Integers only.
 
 A step serves, in this order: one token for every sequence that decodes; chunks of running prefills; new
-admissions; beside tokens that decode it has fewer of prompts. Prompts that begin alike and arrive together are computed once: the first to be admitted leads,
-and the others wait until its pages exist. A leader that goes away hands the lead to whoever comes next.
+admissions. Beside tokens that decode it has fewer of prompts. Prompts that begin alike and arrive together
+are computed once: the first to be admitted leads, and the others wait until its pages exist. A leader that
+goes away hands the lead to whoever comes next.
 """
 
 from __future__ import annotations
@@ -182,10 +183,9 @@ class Scheduler:
 
     def _hits(self, sequence: Sequence) -> int:
         """Pages of the sequence's tokens that the pool already has; one token is always left to compute."""
-        known = sequence.keys or (sequence.base.holding.keys if sequence.base else [])
-        sequence.keys = page_keys(self.ledger.root, sequence.tokens, known)
+        sequence.keys = page_keys(self.ledger.root, sequence.tokens, sequence.keys)
         most = min(len(sequence.tokens), sequence.limit) - 1
-        return self.ledger.match(sequence.keys, sequence.tokens, most // PAGE)
+        return self.ledger.match(sequence.keys, most // PAGE)
 
     def _start(self, sequence: Sequence, hits: int) -> int:
         return max(hits * PAGE, sequence.base.computed if sequence.base else 0)
@@ -213,7 +213,7 @@ class Scheduler:
             copies = self.ledger.fork(base.holding, base.computed, sequence.holding)
             sequence.computed = base.computed
         elif hits:
-            self.ledger.adopt(sequence.holding, sequence.keys, sequence.tokens, hits)
+            self.ledger.adopt(sequence.holding, sequence.keys, hits)
             sequence.computed = hits * PAGE
         return copies
 

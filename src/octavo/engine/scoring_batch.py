@@ -89,12 +89,12 @@ class ScoringBatch:
             if len(self.running) >= most or not self.waiting or (self.full and self.running):
                 break
             text = self.waiting.popleft()
-            hits = self.ledger.match(text.keys, text.sequence.tokens, text.shared)
+            hits = self.ledger.match(text.keys, text.shared)
             if hits < text.shared and text.keys[hits] in underway:
                 kept.append(text)
                 continue
             if hits:
-                self.ledger.adopt(text.sequence.holding, text.keys, text.sequence.tokens, hits)
+                self.ledger.adopt(text.sequence.holding, text.keys, hits)
                 text.sequence.computed = hits * PAGE
             underway.update(text.keys[hits:])
             self.running.append(text)

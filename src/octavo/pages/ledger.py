@@ -64,7 +64,7 @@ class GroupLedger:
 class Ledger:
     """All groups together. Calls either do all they say or raise PoolFull and change nothing."""
 
-    def __init__(self, groups: list[GroupLedger], root: Key, *, recent: int, exact_pages: int):
+    def __init__(self, groups: list[GroupLedger], root: bytes, *, recent: int, exact_pages: int):
         self.groups = groups
         self.root = root
         self.recent = recent
@@ -76,13 +76,13 @@ class Ledger:
         slots: list[tuple[int, int]],
         windows: list[int | None],
         packs: list[bool],
-        root: Key,
+        root: bytes,
         **settings: int,
     ) -> Ledger:
         """A ledger over groups with (plain, packed) `slots` each."""
         groups = []
         for (plain, packed), window, seals in zip(slots, windows, packs, strict=True):
-            index = PrefixIndex(root)
+            index = PrefixIndex()
             groups.append(GroupLedger(Allocator(plain, packed, index.forget), index, window, seals))
         return cls(groups, root, **settings)
 
@@ -91,27 +91,23 @@ class Ledger:
 
     # finding
 
-    def match(self, keys: Sequence[Key], tokens: Sequence[int], pages: int) -> int:
-        """How many of the first `pages` pages of `tokens` can be read from the pool."""
-        full = [g for g in self.groups if g.window is None]
+    def match(self, keys: Sequence[Key], pages: int) -> int:
+        """How many of the first `pages` pages of these keys can be read from the pool."""
         sliding = [g for g in self.groups if g.window is not None]
-        if full:
-            found = 0
-            while found < pages and all(self._find(g, keys, tokens, found) is not None for g in full):
-                found += 1
-        else:
-            found = pages
-        while found and not all(self._window_held(g, keys, tokens, found) for g in sliding):
-            found -= 1
-        return found
+        for group in self.groups:
+            if group.window is None:
+                pages = group.index.count(keys[:pages])
+        while pages and not all(window_held(g, keys, pages) for g in sliding):
+            pages -= 1
+        return pages
 
-    def adopt(self, holding: Holding, keys: Sequence[Key], tokens: Sequence[int], pages: int) -> None:
-        """Add references to the first `pages` pages of `tokens` (as far as `match` found them) beyond those
+    def adopt(self, holding: Holding, keys: Sequence[Key], pages: int) -> None:
+        """Add references to the first `pages` pages of these keys (as far as `match` found them) beyond those
         held."""
         for group, table in zip(self.groups, holding.tables, strict=True):
             start = group.first_needed(pages * PAGE)
             for p in range(len(table), pages):
-                page = self._find(group, keys, tokens, p) if p >= start else None
+                page = group.index.find(keys[p]) if p >= start else None
                 if page is not None:
                     group.allocator.share(page)
                 table.append(GONE if page is None else page)
@@ -198,11 +194,9 @@ class Ledger:
             return
         holding.keys = page_keys(self.root, tokens[: complete * PAGE], holding.keys)
         for p in range(holding.registered, complete):
-            parent = holding.keys[p - 1] if p else self.root
             for group, table in zip(self.groups, holding.tables, strict=True):
                 if table[p] != GONE:
-                    part = tokens[p * PAGE : (p + 1) * PAGE]
-                    group.index.add(group.allocator, table[p], holding.keys[p], parent, part)
+                    group.index.add(group.allocator, table[p], holding.keys[p])
         holding.registered = complete
 
     def _slide(self, holding: Holding, computed: int) -> None:
@@ -228,16 +222,6 @@ class Ledger:
 
     # helpers
 
-    def _find(self, group: GroupLedger, keys: Sequence[Key], tokens: Sequence[int], p: int) -> int | None:
-        parent = keys[p - 1] if p else self.root
-        return group.index.find(keys[p], parent, tokens[p * PAGE : (p + 1) * PAGE])
-
-    def _window_held(
-        self, group: GroupLedger, keys: Sequence[Key], tokens: Sequence[int], pages: int
-    ) -> bool:
-        start = group.first_needed(pages * PAGE)
-        return all(self._find(group, keys, tokens, p) is not None for p in range(start, pages))
-
     def _require(self, pages: list[int]) -> None:
         for group, n in zip(self.groups, pages, strict=True):
             free = group.allocator.available("plain")
@@ -248,3 +232,9 @@ class Ledger:
                     "release a document, send fewer requests at once, "
                     "or raise --memory"
                 )
+
+
+def window_held(group: GroupLedger, keys: Sequence[Key], pages: int) -> bool:
+    """Whether a sequence that goes on behind `pages` pages finds those it still sees."""
+    start = group.first_needed(pages * PAGE)
+    return group.index.count(keys[start:pages]) == pages - start
