@@ -103,8 +103,8 @@ ENGINE = {
         "--chunk",
         type=click.IntRange(1),
         metavar="TOKENS",
-        help="Most prompt tokens of a step; beside decoding sequences a quarter.  [default: 8192 with "
-        "GPU kernels, fewer in a small pool; else 512]",
+        help="Most prompt tokens of a step; beside decoding sequences a quarter (at least 512).  "
+        "[default: 8192 with GPU kernels, fewer in a small pool; else 512]",
     ),
     "device": click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 or auto.  [default: auto]"),
     "dtype": click.option(

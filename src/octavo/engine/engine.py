@@ -40,8 +40,8 @@ class Engine(Scoring):
     memory         bytes of the pool, or "4GB"; None takes a share of what is free (`stats().pool` explains)
     context        most tokens of a sequence: the trained length, or with Dual Chunk Attention (recipe.dca)
                    what the pool holds
-    chunk          most prompt tokens of a step, of which beside decoding sequences a quarter; None takes 8192
-                   with the GPU kernels, fewer in a small pool, and else 512 (`stats().chunk` says)
+    chunk          most prompt tokens of a step, beside decoding sequences a quarter but at least 512; None
+                   takes 8192 with the GPU kernels, fewer in a small pool, and else 512 (see `stats().chunk`)
     max_sequences  sequences that run at once;  max_waiting: requests queued before Overloaded is raised
     strict         refuse to serve without the GPU kernels
     compile        GPU: put the dense part of decoding through torch.compile; a minute, then faster

@@ -21,9 +21,9 @@ from octavo.pages.sizing import ceil_pages
 __all__ = ["Grant", "Scheduler", "Step"]
 
 
-BESIDE = 4
+LEAST, SHARE = 512, 4
 """Who waits for their next token gets it sooner: beside decoding sequences a step has a quarter of the prompt
-tokens."""
+tokens, but no fewer than these if the chunk has them: short steps read much for little."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Scheduler:
         decoding = [s for s in self.running if s.decoding]
         for sequence in decoding:
             self._grant(step, sequence, 1)
-        budget = max(1, self.chunk // BESIDE) if decoding else self.chunk
+        budget = min(self.chunk, max(LEAST, self.chunk // SHARE)) if decoding else self.chunk
         for sequence in [s for s in self.running if not s.decoding]:
             budget -= self._grant(step, sequence, min(budget, sequence.pending, sequence.room))
         self._admit(step, budget)
