@@ -79,7 +79,7 @@ class Histories(RuleBasedStateMachine):
         self.family, recipe, memory = KINDS[self.kind]
         self.exact, self.chunked = not recipe.packs, recipe.dca_chunk
         self.engine = Engine(
-            loaded(self.family), recipe, memory=memory, chunk=96, max_sequences=4, max_waiting=64,
+            loaded(self.family), recipe, memory=memory, chunk=96, max_sequences=4, max_waiting=200,
             context=SHIFTING.get(self.kind),
         )  # fmt: skip
         self.decoder = Eager(self.engine) if self.ahead else None

@@ -37,7 +37,7 @@ class Sequence:
     cached: int = 0
     entered: bool = False
     pinned: bool = False
-    keys: list[Key] = field(default_factory=list)
+    keys: list[Key] = field(default_factory=list, repr=False)
     led: int = 0
     keep: int = 0
     dropped: int = 0
