@@ -30,6 +30,21 @@ def test_chosen_formats_are_shown_alone(octavo: Octavo, model: str) -> None:
     assert [f["pair"] for f in found["formats"]] == ["q4_0:q4_0"] and found["tokens"] == 500
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "(auto) is on with --context 100000, as with any beyond the"),
+        (["--tokens", "64"], "(auto) is off with --context 64, as with any up to the"),
+        (["--dca", "on"], "is on: trained on"),
+        (["--dca", "off"], "is off: a context beyond the"),
+    ],
+)
+def test_dual_chunk_attention_is_on_or_off_for_a_reason(
+    octavo: Octavo, model: str, options: list[str], told: str
+) -> None:
+    assert f"Dual Chunk Attention {told}" in octavo("info", model, *options).out
+
+
 def test_evidence_of_any_kind_is_shown(octavo: Octavo, model: str, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text("version = 1\n[evidence]\nday = 2026-01-31\nkld = {q8 = nan}\n")
     found = octavo("info", model, "--recipe", str(tmp_path / "r.toml"), "--json").json

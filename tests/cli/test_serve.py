@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -34,6 +35,22 @@ def test_a_server_answers_and_stops_on_ctrl_c(server: tuple[subprocess.Popen[str
         assert json.load(reply)["usage"]["completion_tokens"] <= 3
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
+    assert process.stderr is not None and process.stderr.read() == "stopped\n"
+
+
+def test_a_second_ctrl_c_cuts_streams_off_without_a_word(
+    server: tuple[subprocess.Popen[str], str],
+) -> None:
+    process, url = server
+    asked = {"prompt": "Hello", "max_tokens": 200, "n": 8, "model": "tiny-chat", "stream": True}
+    body = json.dumps(asked | {"ignore_eos": True}).encode()
+    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        assert reply.readline().startswith(b"data: {")
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
     assert process.stderr is not None and process.stderr.read() == "stopped\n"
 
 

@@ -83,6 +83,7 @@ def test_a_row_tells_tail_and_buckets() -> None:
         (0, 64), (64, 128), (128, 192), (192, 256), (256, 512), (512, 1024), (1024, 2048), (2048, 2999),
     ]  # fmt: skip
     assert told["buckets"][4]["ppl"] == pytest.approx(exp(0.3835)) and told["bands"] == {"intra": 1}
+    assert PplRow(1025, PLAIN, True, {}, nll[:1024], 1.0).as_row(TRAINED)["tail_ppl"] is None
 
 
 @pytest.mark.parametrize("ctx", [3, 64, 65, 66, 128, 255, 256, 257, 258, 512, 513, 5000])
@@ -189,6 +190,7 @@ def test_a_report_has_a_row_for_each_length_and_mode() -> None:
     assert [cell is None for cell in positions.rows[0]] == [False] * 6 + [True] * 2
     assert positions.rows[3][0] == "700 plain:plain DCA on" and positions.rows[3][5] is None
     assert report.notes[0].startswith("Control, 256 tokens: ") and "256 tokens" in report.notes[1]
+    assert "No token of it" not in report.notes[0]
     assert set(report.plots[0].series) == {"plain:plain DCA off", "plain:plain DCA on"}
 
 

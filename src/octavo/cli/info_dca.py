@@ -37,14 +37,16 @@ def dual_chunk(model: str, shape: ModelShape, recipe: Recipe, tokens: int) -> di
 def told_dca(dca: dict[str, Any], tokens: int) -> str:
     if "refused" in dca:
         return f"Dual Chunk Attention cannot be: {dca['refused']}"
-    state = "on" if dca["on"] else "off"
-    setting = " (auto)" if dca["setting"] == "auto" else ""
+    trained = f"{dca['trained']:,}"
+    if dca["setting"] == "off":
+        return f"Dual Chunk Attention is off: a context beyond the {trained} tokens trained is refused"
+    when = f"is on: trained on {trained}"
+    if dca["setting"] == "auto":
+        state, side = ("on", "beyond") if dca["on"] else ("off", "up to")
+        when = f"(auto) is {state} with --context {tokens}, as with any {side} the {trained} tokens trained"
     scaled = f", mscale {dca['mscale']:g}" if dca["mscale"] != 1 else ""
     who = "all full-attention layers" if dca["layers"] is None else f"layers {ranges(dca['layers'])}"
-    return (
-        f"Dual Chunk Attention{setting} is {state} at {tokens:,} tokens: "
-        f"trained on {dca['trained']:,}, chunks of {dca['chunk']:,}{scaled}, {who}"
-    )
+    return f"Dual Chunk Attention {when}; chunks of {dca['chunk']:,}{scaled}, {who}"
 
 
 def ranges(numbers: list[int]) -> str:

@@ -37,7 +37,7 @@ def check_shift(dca: DcaSettings | None, shape: ModelShape, keep: int, limit: in
         raise InvalidRequest(
             f"context_shift needs sequences of {least} tokens: {', '.join(parts)} and a page of {PAGE}; "
             f"they hold {limit}. Raise --memory or the context, or take a smaller keep or --dca-chunk",
-            field="context_shift",
+            field="keep" if pinned(keep) >= limit else "context_shift",
         )
 
 

@@ -59,7 +59,7 @@ class PplRow:
             "k": self.recipe.k,
             "v": self.recipe.v,
             "ppl": self.ppl,
-            "tail_ppl": exp(float(self.nll[-TAIL:].mean())),
+            "tail_ppl": exp(float(self.nll[-TAIL:].mean())) if len(self.nll) > TAIL else None,
             "buckets": [
                 {"from": a, "to": b, "ppl": exp(float(self.nll[a:b].mean()))}
                 for a, b in pairwise(edges(self.ctx, trained))

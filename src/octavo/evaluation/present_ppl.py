@@ -39,6 +39,7 @@ def ppl_report(
         return Report("ppl", title, setup, document | {"invalid": reasons}, invalid=reasons)
     rows = [row.as_row(trained) for row in found]
     off, on = (row["ppl"] for row in told)
+    reach = "" if control[1].rows.get("succ") else " No token of it left the first chunk."
     return Report(
         kind="ppl",
         title=title,
@@ -48,7 +49,8 @@ def ppl_report(
         measures=[_measure(row) for row in found],
         plots=[_plot(rows)],
         notes=[
-            f"Control, {control[0].ctx:,} tokens: {off:.4g} without and {on:.4g} with Dual Chunk Attention.",
+            f"Control, {control[0].ctx:,} tokens: {off:.4g} without and {on:.4g} with Dual Chunk Attention."
+            + reach,
             f"Trained length {trained:,} tokens.",
         ],
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -91,6 +93,12 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self.ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """What a second SIGINT cuts off is no fault, but uvicorn would log it as one."""
+        super().handle_exit(sig, frame)
+        if self.force_exit:
+            logging.getLogger("uvicorn.error").disabled = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain for `grace_s` seconds, then end what runs with an error; uvicorn waits for the replies."""
