@@ -21,7 +21,7 @@ __all__ = [
     "sorted_defines",
     "vector_defines",
     "vector_grid",
-]  # fmt: skip
+]
 
 
 class Kernel:
