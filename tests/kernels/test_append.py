@@ -12,7 +12,7 @@ from torch import Tensor
 from octavo.attention.turn import band_queries, equalise, rotate
 from octavo.formats.base import PAGE
 from octavo.formats.rotation import rotation_matrix
-from octavo.kernels.append import append_rows, turn_back
+from octavo.kernels.append import _strided, append_rows, turn_back
 from octavo.pages.bands import Turns
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -95,6 +95,7 @@ def test_rows_that_no_vector_load_can_read_are_refused() -> None:
     q = wide.as_strided((4, 6, d), (6 * d + 1, d, 1))
     with pytest.raises(AssertionError, match="aligned"):
         append_rows(q, q, q, q, q, q, q, turn_k=False, turn_v=False)
+    assert _strided(q[:1].as_strided((1, 6, d), (1, d, 1)))  # nobody steps along one token
 
 
 @pytest.mark.parametrize("bands", [1, 2, 3])

@@ -84,7 +84,8 @@ def _kernel(name: str, head_dim: int, half: bool) -> Kernel:
 
 
 def _strided(x: Tensor) -> tuple[object, ...]:
-    lane = min(8, x.shape[2] // 32)
-    starts = x.stride(0), x.stride(1), x.storage_offset()
-    assert x.stride(2) == 1 and not any(n % lane for n in starts), "channels must be contiguous and aligned"
-    return x, ctypes.c_int64(x.stride(0)), ctypes.c_int64(x.stride(1))
+    (t, h, d), (token, head, channel) = x.shape, x.stride()
+    lane = min(8, d // 32)
+    steps = x.storage_offset(), token if t > 1 else 0, head if h > 1 else 0
+    assert channel == 1 and not any(n % lane for n in steps), "channels must be contiguous and aligned"
+    return x, ctypes.c_int64(token), ctypes.c_int64(head)
