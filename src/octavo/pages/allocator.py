@@ -14,6 +14,7 @@ Slots of either kind are in one of three states, and `free + cached + live = tot
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,6 +64,12 @@ class Allocator:
     def kind(self, page: int) -> str:
         return "packed" if self.address[page] >= 0 else "plain"
 
+    def first_plain(self, pages: array[int], start: int) -> int:
+        """Where among `pages` (negative: none) the first plain one from `start` on is, or their number."""
+        some = np.frombuffer(pages, np.int32)[start:]
+        plain = np.flatnonzero((some >= 0) & (self.address[some] < 0))
+        return start + int(plain[0]) if len(plain) else max(start, len(pages))
+
     def available(self, kind: str) -> int:
         """Slots of `kind` that are free or could be evicted."""
         return len(self._slots[kind]) + len(self._cached[kind])
@@ -76,34 +83,32 @@ class Allocator:
         self._live["plain"] += 1
         return page
 
-    def share(self, page: int) -> None:
-        """One more reference; a cached page becomes live again."""
-        if self.refs[page] == 0:
+    def share(self, pages: array[int]) -> None:
+        """One more reference to each of `pages`, all different; cached ones become live again."""
+        some = np.asarray(pages, np.int32)
+        assert not (some < 0).any(), "a page that is gone cannot be shared"
+        for page in some[self.refs[some] == 0].tolist():
             del self._cached[self.kind(page)][page]
             self._live[self.kind(page)] += 1
-        self.refs[page] += 1
+        self.refs[some] += 1
 
-    def release(self, page: int) -> None:
-        """One reference less; at none the page is cached if it has a key, else free."""
-        assert self.refs[page] > 0, f"page {page} released more often than it was taken"
-        self.refs[page] -= 1
-        if self.refs[page]:
-            return
-        self._live[self.kind(page)] -= 1
-        if page in self._keyed:
-            self._cached[self.kind(page)][page] = None
-        else:
-            self._free(page)
+    def release(self, pages: array[int]) -> None:
+        """One reference less to each of `pages` (negative: none), all different; at none a page is cached if
+        it has a key, else free. The first are evicted first."""
+        some = np.asarray(pages, np.int32)
+        some = some[some >= 0]
+        assert (self.refs[some] > 0).all(), "a page was released more often than it was taken"
+        self.refs[some] -= 1
+        for page in some[self.refs[some] == 0].tolist():
+            self._live[self.kind(page)] -= 1
+            if page in self._keyed:
+                self._cached[self.kind(page)][page] = None
+            else:
+                self._free(page)
 
     def give_key(self, page: int) -> None:
         """From now on the page outlives its last reference until it is evicted."""
         self._keyed.add(page)
-
-    def drop_key(self, page: int) -> None:
-        """The page can no longer be found; if nobody holds it, it is freed."""
-        self._keyed.discard(page)
-        if self.refs[page] == 0 and self._cached[self.kind(page)].pop(page, 0) is None:
-            self._free(page)
 
     def seal(self, page: int) -> tuple[int, int]:
         """(plain slot, packed slot): the page moves to a packed slot; its plain slot is free after the

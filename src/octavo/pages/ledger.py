@@ -105,14 +105,15 @@ class Ledger:
         """Add references to the first `pages` pages of these keys (as far as `match` found them) beyond those
         held."""
         for group, table in zip(self.groups, holding.tables, strict=True):
-            start = group.first_needed(pages * PAGE)
-            for p in range(len(table), pages):
-                page = group.index.find(keys[p]) if p >= start else None
-                if page is not None:
-                    group.allocator.share(page)
-                table.append(GONE if page is None else page)
+            start = max(len(table), group.first_needed(pages * PAGE))
+            table.extend([GONE] * (start - len(table)))
+            found = array("i", [group.index.page(key) for key in keys[start:pages]])
+            group.allocator.share(found)
+            table.extend(found)
         holding.keys = list(keys[:pages])
         holding.registered = pages
+        plain = [g.allocator.first_plain(t, self.exact_pages) for g, t in self._packing(holding)]
+        holding.sealed = min([pages, *plain])
 
     def fork(self, source: Holding, computed: int, holding: Holding) -> list[Move]:
         """Let an empty `holding` share all complete pages of `source` and take a copy of its open page."""
@@ -121,13 +122,12 @@ class Ledger:
             self._require([1] * len(self.groups))
         for group, mine, theirs in zip(self.groups, holding.tables, source.tables, strict=True):
             start = group.first_needed(computed)
-            for p in range(complete):
-                page = theirs[p] if p >= start else GONE
-                if page != GONE:
-                    group.allocator.share(page)
-                mine.append(page)
+            mine.extend([GONE] * start)
+            group.allocator.share(theirs[start:complete])
+            mine.extend(theirs[start:complete])
         holding.keys = source.keys[:complete]
         holding.registered = complete
+        holding.sealed = min(source.sealed, complete)
         if not rest:
             return []
         copies = []
@@ -155,9 +155,7 @@ class Ledger:
     def release(self, holding: Holding) -> None:
         """Give all pages back; those with keys stay findable."""
         for group, table in zip(self.groups, holding.tables, strict=True):
-            for page in reversed(table):
-                if page != GONE:
-                    group.allocator.release(page)
+            group.allocator.release(table[::-1])
             del table[:]
         holding.keys = []
         holding.registered = holding.sealed = 0
@@ -167,9 +165,7 @@ class Ledger:
         sight of the dropped ones and may not be found by their new tokens: settle with share=False."""
         end = first + pages
         for group, table in zip(self.groups, holding.tables, strict=True):
-            for page in reversed(table[first:end]):
-                if page != GONE:
-                    group.allocator.release(page)
+            group.allocator.release(table[first:end][::-1])
             del table[first:end]
         del holding.keys[first:end]
         holding.registered = len(holding.keys)
@@ -192,7 +188,7 @@ class Ledger:
     def _register(self, holding: Holding, tokens: Sequence[int], complete: int) -> None:
         if complete == holding.registered:
             return
-        holding.keys = page_keys(self.root, tokens[: complete * PAGE], holding.keys)
+        holding.keys = page_keys(self.root, tokens, holding.keys, complete)
         for p in range(holding.registered, complete):
             for group, table in zip(self.groups, holding.tables, strict=True):
                 if table[p] != GONE:
@@ -201,11 +197,12 @@ class Ledger:
 
     def _slide(self, holding: Holding, computed: int) -> None:
         for group, table in zip(self.groups, holding.tables, strict=True):
-            p = min(group.first_needed(computed), len(table)) - 1
-            while p >= 0 and table[p] != GONE:
-                group.allocator.release(table[p])
-                table[p] = GONE
-                p -= 1
+            begin = end = min(group.first_needed(computed), len(table))
+            while begin and table[begin - 1] != GONE:
+                begin -= 1
+            if begin < end:
+                group.allocator.release(table[begin:end][::-1])
+                table[begin:end] = array("i", [GONE] * (end - begin))
 
     def _seal(self, holding: Holding, complete: int, computed: int) -> list[Move]:
         moves: list[Move] = []
@@ -221,6 +218,9 @@ class Ledger:
         return moves
 
     # helpers
+
+    def _packing(self, holding: Holding) -> list[tuple[GroupLedger, array[int]]]:
+        return [(g, table) for g, table in zip(self.groups, holding.tables, strict=True) if g.packs]
 
     def _require(self, pages: list[int]) -> None:
         for group, n in zip(self.groups, pages, strict=True):

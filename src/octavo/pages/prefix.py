@@ -28,10 +28,13 @@ class Key(NamedTuple):
     tokens: bytes
 
 
-def page_keys(root: bytes, tokens: Sequence[int], known: Sequence[Key] = ()) -> list[Key]:
-    """Keys of all complete pages of `tokens`, continuing the list `known`."""
+def page_keys(
+    root: bytes, tokens: Sequence[int], known: Sequence[Key] = (), pages: int | None = None
+) -> list[Key]:
+    """Keys of all complete pages of `tokens`, or of the first `pages`, continuing the list `known`."""
     keys, size = list(known), 4 * PAGE
-    data = np.asarray(tokens[len(keys) * PAGE : len(tokens) // PAGE * PAGE], np.int32).tobytes()
+    end = PAGE * (len(tokens) // PAGE if pages is None else pages)
+    data = np.asarray(tokens[len(keys) * PAGE : end], np.int32).tobytes()
     parent = keys[-1].digest if keys else root
     for at in range(0, len(data), size):
         page = data[at : at + size]
@@ -51,9 +54,9 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def find(self, key: Key) -> int | None:
-        """The page with this key, or None."""
-        return self._by_key.get(key)
+    def page(self, key: Key) -> int:
+        """The page with this key, which there is."""
+        return self._by_key[key]
 
     def count(self, keys: Sequence[Key]) -> int:
         """How many of the first keys have pages, without a gap."""
