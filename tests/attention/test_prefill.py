@@ -81,10 +81,36 @@ def test_a_window_one_token_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("softcap", [None, 5.0])
 def test_a_value_that_is_no_number_is_not_hidden(softcap: float | None) -> None:
     """The engine ends a request whose logits are not finite; attention must not make numbers of them."""
-    q, k = (torch.randn(h, 40, D) for h in (HEADS, KV_HEADS))
+    q, k, v = (torch.randn(h, 40, D) for h in (HEADS, KV_HEADS, KV_HEADS))
     k[0, 7] = torch.nan
-    out, _ = fused.scored(q, k, k, 0.3, offset=0, window=64, softcap=softcap)
+    out, _ = fused.scored(q, k, v, 0.3, offset=0, window=64, softcap=softcap)
     assert bool(out[:2, 7:].isnan().all()) and bool(out[2:].isfinite().all())
+
+
+def test_a_kernel_that_does_not_take_a_head_dim_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But a device that is full for a moment decides nothing for good."""
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device, **k: zeros(*shape, **k))
+    asked: list[str] = []
+
+    def kernel(name: str, error: Exception | None) -> None:
+        def run(*_: object) -> None:
+            asked.append(name)
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(fused, name, run)
+
+    kernel("cudnn", RuntimeError("no such head dim"))
+    kernel("flash", None)
+    assert fused.fused_attention.__wrapped__(96, torch.float16) is fused.flash and asked == ["cudnn", "flash"]
+    kernel("flash", RuntimeError("no such head dim"))
+    kernel("flash_in_window", RuntimeError("no such head dim"))
+    assert fused.fused_attention.__wrapped__(96, torch.float16) is fused.by_tiles
+    assert fused.windowed_attention.__wrapped__(96, torch.float16) is fused.by_tiles_in_window
+    kernel("flash_in_window", torch.OutOfMemoryError("full"))
+    with pytest.raises(torch.OutOfMemoryError):
+        fused.windowed_attention.__wrapped__(96, torch.float16)
 
 
 @pytest.mark.gpu

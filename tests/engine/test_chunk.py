@@ -29,16 +29,19 @@ def test_a_step_has_less_of_a_prompt_beside_a_sequence_that_decodes(chunk: int, 
 
 
 def test_a_prompt_alone_has_the_whole_chunk() -> None:
-    engine = tiny_engine(chunk=256)
-    engine.submit(random_tokens(600), greedy(1))
+    engine = tiny_engine(chunk=1024, memory="64MB")
+    engine.submit(random_tokens(1900), greedy(1))
     engine.step()
-    assert engine.stats().tokens["computed"] == 256
+    assert engine.stats().tokens["computed"] == 1024
 
 
 def test_a_chunk_of_one_token_goes_on_beside_others() -> None:
     engine = tiny_engine(chunk=1)
-    answers = engine.generate([random_tokens(3), random_tokens(9, 1)], greedy(4))
-    assert [len(a.tokens) for a in answers] == [4, 4]
+    engine.submit(random_tokens(1), greedy(8))
+    engine.step()
+    engine.submit(random_tokens(9, 1), greedy(1))
+    engine.step()
+    assert engine.stats().tokens["computed"] == 2
 
 
 def test_nobody_says_on_a_cpu() -> None:

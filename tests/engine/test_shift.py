@@ -192,3 +192,13 @@ def test_what_cannot_shift_is_refused(settings: dict[str, str], rules: dict[str,
     engine = Engine(loaded, recipe, memory="16MB", context=CONTEXT)
     with pytest.raises(InvalidRequest, match=told):
         engine.generate([random_tokens(50)], shifting(**{"max_tokens": 10, **rules}), raw=True)
+
+
+@pytest.mark.parametrize(("keep", "field"), [(10_000, "keep"), (CONTEXT - CHUNK, "context_shift")])
+def test_the_field_that_asks_for_too_much_is_named(keep: int, field: str) -> None:
+    recipe = Recipe.from_pair("plain", dca="on", dca_chunk=CHUNK)
+    loaded = tiny_loaded("llama", max_position_embeddings=1024)
+    engine = Engine(loaded, recipe, memory="16MB", context=CONTEXT)
+    with pytest.raises(InvalidRequest, match="needs sequences of") as refused:
+        engine.generate([random_tokens(50)], shifting(max_tokens=10, keep=keep), raw=True)
+    assert refused.value.field == field

@@ -191,6 +191,12 @@ def test_a_report_has_a_row_for_each_length_and_mode() -> None:
     assert positions.rows[3][0] == "700 plain:plain DCA on" and positions.rows[3][5] is None
     assert report.notes[0].startswith("Control, 256 tokens: ") and "256 tokens" in report.notes[1]
     assert "No token of it" not in report.notes[0]
+    near = [replace(row, rows={"intra": 9}) for row in control]
+    assert (
+        ppl_report(made.found, near, validity, SETUP)
+        .notes[0]
+        .endswith("No token of it left the first chunk.")
+    )
     assert set(report.plots[0].series) == {"plain:plain DCA off", "plain:plain DCA on"}
 
 

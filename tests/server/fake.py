@@ -101,14 +101,9 @@ class FakeEngine:
         return self.tokenizer.encode("\n".join(f"{m['role']}: {m['content']}" for m in prompt))  # type: ignore[index]
 
     async def samples(
-        self,
-        prompt: Prompt,
-        samplings: Sequence[Sampling],
-        *,
-        document: str | None = None,
-        raw: bool = False,
+        self, prompt: Prompt, samplings: Sequence[Sampling], **given: Any
     ) -> list[AsyncGenerator[Delta, None]]:
-        return [self.stream(prompt, sampling, document=document, raw=raw) for sampling in samplings]
+        return [self.stream(prompt, sampling, **given) for sampling in samplings]
 
     async def stream(
         self,

@@ -23,14 +23,7 @@ Windowed = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float, int], Part
 @cache
 def fused_attention(head_dim: int, dtype: torch.dtype) -> Fused:
     """The fastest of PyTorch's attention kernels that takes this head dim and returns the log-sum-exp."""
-    for kernel in (cudnn, flash):
-        q, k = (torch.zeros(h, 128, head_dim, dtype=dtype, device="cuda") for h in (4, 2))
-        try:
-            kernel(q, k, k, 1.0, True)
-        except RuntimeError:
-            continue
-        return kernel
-    return by_tiles
+    return next((kernel for kernel in (cudnn, flash) if takes(kernel, head_dim, dtype, True)), by_tiles)
 
 
 def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> Part:
@@ -52,12 +45,19 @@ def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causa
 @cache
 def windowed_attention(head_dim: int, dtype: torch.dtype) -> Windowed:
     """The same under a sliding window: PyTorch has one, which reads no more than the window."""
+    return flash_in_window if takes(flash_in_window, head_dim, dtype, 64) else by_tiles_in_window
+
+
+def takes(kernel: Callable[..., Part], head_dim: int, dtype: torch.dtype, last: bool | int) -> bool:
+    """Whether `kernel` runs on small heads of this size; `last` is its last argument."""
     q, k = (torch.zeros(h, 128, head_dim, dtype=dtype, device="cuda") for h in (4, 2))
     try:
-        flash_in_window(q, k, k, 1.0, 64)
+        kernel(q, k, k, 1.0, last)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:
-        return by_tiles_in_window
-    return flash_in_window
+        return False
+    return True
 
 
 def flash_in_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> Part:
